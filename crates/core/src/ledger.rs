@@ -1,0 +1,213 @@
+//! The ledger: states on a timeline, checked once when it is made, and everything it can be asked.
+
+use crate::sweep::{PhaseTotal, Stay, Totals, peak_phase, phase_totals};
+use crate::{Bytes, Category, Device, LedgerError, LedgerErrorKind, Moment, Slot, State, Timeline};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// States on one timeline. A value of this type is sound: every residency lies on the timeline, no name stands twice,
+/// no total passes 64 bits.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    timeline: Timeline,
+    states: Vec<State>,
+    totals: Totals,
+    phases: Vec<PhaseTotal>,
+}
+
+/// A state of the ledger, by its place in file order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StateId(pub u32);
+
+/// Where the largest total stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak<'a> {
+    /// The phase.
+    pub slot: &'a Slot,
+    /// The moment in it.
+    pub moment: Moment,
+    /// The total.
+    pub bytes: Bytes,
+}
+
+/// A state resident at the peak and its part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contributor<'a> {
+    /// Which.
+    pub id: StateId,
+    /// The state.
+    pub state: &'a State,
+    /// The bytes it holds.
+    pub bytes: Bytes,
+}
+
+impl Ledger {
+    /// Checks the states against the timeline and adds them up.
+    ///
+    /// # Errors
+    /// The first rule that is broken, with the state that breaks it.
+    pub fn new(timeline: Timeline, states: Vec<State>) -> Result<Ledger, LedgerError> {
+        check_timeline(&timeline)?;
+        let moments = u32::try_from(timeline.moments()).unwrap_or(u32::MAX);
+        let count = u32::try_from(states.len()).map_err(|_| LedgerErrorKind::TooManyStates.anywhere())?;
+        for (id, state) in (0..count).map(StateId).zip(&states) {
+            check_state(id, state, moments)?;
+        }
+        check_names(&states)?;
+        let totals = Totals::of(timeline.moments(), stays(&states)).map_err(|overflow| {
+            let phase = timeline.slot_at(overflow.0).map(Slot::id).unwrap_or_default();
+            LedgerErrorKind::SumOverflow { phase }.anywhere()
+        })?;
+        let phases = phase_totals(&timeline, &totals, stays(&states));
+        Ok(Ledger { timeline, states, totals, phases })
+    }
+
+    /// The time axis.
+    pub fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
+    /// The states in file order.
+    pub fn states(&self) -> &[State] {
+        &self.states
+    }
+
+    /// The sums at every moment.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Each phase with its sums, in order.
+    pub fn phases(&self) -> impl ExactSizeIterator<Item = (&Slot, &PhaseTotal)> {
+        self.timeline.slots().iter().zip(&self.phases)
+    }
+
+    /// The largest phase total; ties go to the earliest.
+    pub fn peak(&self) -> Peak<'_> {
+        let best = peak_phase(&self.phases).unwrap_or(0);
+        match (self.timeline.slots().get(best), self.phases.get(best)) {
+            (Some(slot), Some(phase)) => Peak { slot, moment: phase.moment, bytes: phase.total },
+            _ => unreachable!("a checked timeline has a phase"),
+        }
+    }
+
+    /// The states on a device at a moment, in file order.
+    pub fn resident(&self, device: Device, moment: Moment) -> impl Iterator<Item = (StateId, &State)> {
+        (0u32..).map(StateId).zip(&self.states).filter(move |(_, state)| state.resident(device, moment))
+    }
+
+    /// The states on the GPU at a moment, largest first, then by name.
+    pub fn contributors(&self, moment: Moment) -> Vec<Contributor<'_>> {
+        let on_gpu = self.resident(Device::Gpu, moment);
+        let mut list: Vec<Contributor<'_>> =
+            on_gpu.map(|(id, state)| Contributor { id, state, bytes: state.bytes }).collect();
+        list.sort_unstable_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.state.name.cmp(&b.state.name)));
+        list
+    }
+
+    /// The largest sum on the host over the whole timeline.
+    pub fn host_peak(&self) -> Bytes {
+        self.phases.iter().map(|phase| phase.host).max().unwrap_or(Bytes::ZERO)
+    }
+}
+
+fn stays(states: &[State]) -> impl Iterator<Item = Stay> + '_ {
+    states.iter().flat_map(|state| {
+        state.residencies.as_slice().iter().map(|r| Stay {
+            device: r.device,
+            category: state.category,
+            bytes: state.bytes,
+            start: r.start,
+            end: r.end,
+        })
+    })
+}
+
+fn check_timeline(timeline: &Timeline) -> Result<(), LedgerError> {
+    if timeline.slots().is_empty() {
+        return Err(LedgerErrorKind::NoPhases.anywhere());
+    }
+    let mut ids: Vec<(&Slot, usize)> = timeline.slots().iter().zip(0..).collect();
+    ids.sort_by(|(a, _), (b, _)| (&a.phase, a.micro_batch).cmp(&(&b.phase, b.micro_batch)));
+    for pair in ids.windows(2) {
+        if let [(a, first), (b, second)] = pair
+            && (&a.phase, a.micro_batch) == (&b.phase, b.micro_batch)
+        {
+            let kind = LedgerErrorKind::DuplicatePhase { id: a.id(), first: *first, second: *second };
+            return Err(kind.anywhere());
+        }
+    }
+    Ok(())
+}
+
+fn check_state(id: StateId, state: &State, moments: u32) -> Result<(), LedgerError> {
+    if state.name.is_empty() {
+        return Err(LedgerErrorKind::EmptyName.at(id));
+    }
+    let residencies = state.residencies.as_slice();
+    if residencies.is_empty() {
+        return Err(LedgerErrorKind::NoResidency.at(id));
+    }
+    for (index, r) in residencies.iter().enumerate() {
+        if r.end < r.start {
+            return Err(LedgerErrorKind::EndBeforeStart { residency: index }.at(id));
+        }
+        if r.end.0 >= moments {
+            return Err(LedgerErrorKind::OutsideTimeline { residency: index }.at(id));
+        }
+    }
+    if residencies.len() > 1 {
+        let mut order: Vec<_> = residencies.iter().zip(0usize..).collect();
+        order.sort_by_key(|(r, index)| (r.device, r.start, *index));
+        for pair in order.windows(2) {
+            if let [(a, first), (b, second)] = pair
+                && a.device == b.device
+                && b.start <= a.end
+            {
+                let (first, second) = (*first.min(second), *first.max(second));
+                return Err(LedgerErrorKind::Overlap { first, second }.at(id));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds a name that stands twice by sorting hashes: no table to fill, and nothing that a hostile file could slow down.
+fn check_names(states: &[State]) -> Result<(), LedgerError> {
+    let hash = |name: &str| {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        hasher.finish()
+    };
+    let mut order: Vec<(u64, u32)> = states.iter().zip(0u32..).map(|(s, id)| (hash(&s.name), id)).collect();
+    order.sort_unstable();
+    let name = |id: u32| states.get(id as usize).map(|s| &s.name);
+    let mut duplicate: Option<(u32, u32)> = None;
+    for same_hash in order.chunk_by(|a, b| a.0 == b.0).filter(|run| run.len() > 1) {
+        let mut run: Vec<u32> = same_hash.iter().map(|(_, id)| *id).collect();
+        run.sort_by_key(|id| (name(*id), *id));
+        for pair in run.windows(2) {
+            if let [a, b] = pair
+                && name(*a) == name(*b)
+            {
+                let pair = (*b, *a); // the earliest second mention is the one to report
+                duplicate = Some(duplicate.map_or(pair, |best| best.min(pair)));
+            }
+        }
+    }
+    match duplicate {
+        None => Ok(()),
+        Some((second, first)) => {
+            let name = name(second).map(|n| n.to_string()).unwrap_or_default();
+            Err(LedgerErrorKind::DuplicateName { name, first: StateId(first) }.at(StateId(second)))
+        }
+    }
+}
+
+/// Bytes of one category in a phase, for tables.
+impl Ledger {
+    /// The categories that hold bytes in any phase's peak, in table order.
+    pub fn categories(&self) -> Vec<Category> {
+        let holds = |c: &Category| self.phases.iter().any(|p| p.by_category.get(*c) != Bytes::ZERO);
+        Category::ALL.into_iter().filter(holds).collect()
+    }
+}
