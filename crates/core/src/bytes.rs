@@ -48,7 +48,8 @@ impl Bytes {
         if bytes >= 18_446_744_073_709_551_616.0 {
             return Err("does not fit into 64 bits of bytes");
         }
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // whole, ≥ 0 and < 2^64: checked above
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // whole, ≥ 0 and < 2^64: checked above
         let bytes = bytes as u64;
         Ok(Bytes(bytes))
     }

@@ -74,9 +74,8 @@ pub fn compare<'a>(baseline: &'a Ledger, candidate: &'a Ledger) -> Comparison<'a
 
 fn moved<'a>(baseline: &'a Ledger, candidate: &'a Ledger) -> Vec<Moved<'a>> {
     let peak = baseline.peak();
-    let then = aligned(candidate, peak.slot).and_then(|slot| {
-        candidate.phases().find(|(other, _)| *other == slot).map(|(_, total)| total.moment)
-    });
+    let then = aligned(candidate, peak.slot)
+        .and_then(|slot| candidate.phases().find(|(other, _)| *other == slot).map(|(_, total)| total.moment));
     let mut sides: BTreeMap<&str, [Option<&State>; 2]> = BTreeMap::new();
     for (_, state) in baseline.resident(Device::Gpu, peak.moment) {
         sides.entry(&state.name).or_default()[0] = Some(state);
@@ -125,7 +124,8 @@ fn aligned<'a>(candidate: &'a Ledger, slot: &Slot) -> Option<&'a Slot> {
 
 fn unaligned(baseline: &Ledger, candidate: &Ledger) -> Vec<String> {
     let only = |a: &Ledger, b: &Ledger| -> Vec<String> {
-        let phases = |l: &Ledger| l.timeline().slots().iter().map(|s| s.phase.clone()).collect::<Vec<Phase>>();
+        let phases =
+            |l: &Ledger| l.timeline().slots().iter().map(|s| s.phase.clone()).collect::<Vec<Phase>>();
         let others = phases(b);
         let mut missing: Vec<String> = Vec::new();
         for phase in phases(a).iter().filter(|phase| !others.contains(phase)) {

@@ -4,8 +4,8 @@
 //! several residencies, and named candidates. The text itself is parsed elsewhere; here records become ledgers.
 
 use crate::{
-    Bytes, Category, Detail, Device, Ledger, LedgerError, LedgerErrorKind, Moment, Phase, Residencies, Residency,
-    Slot, State, StateId, Timeline,
+    Bytes, Category, Detail, Device, Ledger, LedgerError, LedgerErrorKind, Moment, Phase, Residencies,
+    Residency, Slot, State, StateId, Timeline,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

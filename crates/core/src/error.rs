@@ -61,11 +61,17 @@ impl LedgerErrorKind {
             Self::NoPhases => "list at least one phase, or leave `timeline` out to get the six standard ones",
             Self::DuplicatePhase { .. } => "give the second one another name or `micro_batch`",
             Self::EmptyName => "give the state a name",
-            Self::DuplicateName { .. } => "rename one of them; a state with several stays lists them in `residencies`",
+            Self::DuplicateName { .. } => {
+                "rename one of them; a state with several stays lists them in `residencies`"
+            }
             Self::NoResidency => "list at least one residency",
-            Self::EndBeforeStart { .. } => "swap start and end; an interval is closed, so both may be the same",
+            Self::EndBeforeStart { .. } => {
+                "swap start and end; an interval is closed, so both may be the same"
+            }
             Self::OutsideTimeline { .. } => "keep the interval inside the timeline, or lengthen the timeline",
-            Self::Overlap { .. } => "end the first stay before the second begins: at one moment a state counts once",
+            Self::Overlap { .. } => {
+                "end the first stay before the second begins: at one moment a state counts once"
+            }
             Self::SumOverflow { .. } => "check the sizes: no machine holds 2^64 bytes",
             Self::TooManyStates => "split the ledger: it holds up to 2^32 states",
         }
@@ -87,9 +93,14 @@ impl fmt::Display for LedgerErrorKind {
             Self::EndBeforeStart { .. } => write!(f, "the interval ends before it starts"),
             Self::OutsideTimeline { .. } => write!(f, "the interval reaches outside the timeline"),
             Self::Overlap { first, second } => {
-                write!(f, "residencies {first} and {second} overlap on one device, which counts the state twice")
+                write!(
+                    f,
+                    "residencies {first} and {second} overlap on one device, which counts the state twice"
+                )
             }
-            Self::SumOverflow { phase } => write!(f, "the sum of the sizes in phase `{phase}` passes 64 bits"),
+            Self::SumOverflow { phase } => {
+                write!(f, "the sum of the sizes in phase `{phase}` passes 64 bits")
+            }
             Self::TooManyStates => write!(f, "there are more than 2^32 states"),
         }
     }

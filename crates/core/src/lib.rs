@@ -47,6 +47,7 @@ mod error;
 mod ledger;
 mod state;
 pub mod sweep;
+mod text;
 mod timeline;
 
 pub use bytes::Bytes;
@@ -55,4 +56,5 @@ pub use error::{LedgerError, LedgerErrorKind};
 pub use ledger::{Contributor, Ledger, Peak, StateId};
 pub use state::{Category, Detail, Device, Residencies, Residency, State};
 pub use sweep::{ByCategory, PhaseTotal};
+pub use text::printable;
 pub use timeline::{Moment, Phase, Slot, Timeline};

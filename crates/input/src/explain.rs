@@ -1,0 +1,193 @@
+//! What serde_json says, in the words of this project: the cause without serde's grammar, and the mend.
+
+use crate::locate;
+use crate::near::near;
+use crate::problem::{Problem, clipped, quoted};
+use crate::source::Source;
+
+/// Explains text that is not JSON: the byte where it stops being so, the cause and the mend.
+pub(crate) fn syntax(
+    text: &str,
+    at: usize,
+    error: &serde_json::Error,
+) -> (usize, String, Option<&'static str>) {
+    if error.is_eof() {
+        let cause = "the file ends in the middle of a value".to_owned();
+        return (at, cause, Some("it may be cut off: copy or write it again"));
+    }
+    if let Some((at, cause, mend)) = foreign(text, at) {
+        return (at, cause, Some(mend));
+    }
+    let said = without_place(&error.to_string());
+    let (cause, mend) = match &*said {
+        "trailing characters" => ("more text behind the end of the value", Some("keep one value in a file")),
+        "trailing comma" => ("a comma without a value behind it", Some("remove the comma")),
+        "recursion limit exceeded" => ("nested deeper than 128 levels", None),
+        "key must be a string" => ("a key without quotes", Some("put keys into double quotes")),
+        "number out of range" => ("a number that is out of range", Some("numbers go up to 1.8e308")),
+        "control character (\\u0000-\\u001F) found while parsing a string" => {
+            ("a raw line break or control character in a string", Some("write it as an escape such as `\\n`"))
+        }
+        _ => return (at, format!("not JSON: {said}"), None),
+    };
+    (at, cause.to_owned(), mend)
+}
+
+/// Words of Python and JavaScript that people and their programs leave in JSON.
+fn foreign(text: &str, at: usize) -> Option<(usize, String, &'static str)> {
+    const NO_NUMBER: &str = "JSON has no such number: write a number, or leave the field out (Python: \
+                             `json.dump(…, allow_nan=False)` finds where it comes from)";
+    let words = [
+        ("-Infinity", NO_NUMBER),
+        ("Infinity", NO_NUMBER),
+        ("-NaN", NO_NUMBER),
+        ("NaN", NO_NUMBER),
+        ("nan", NO_NUMBER),
+        ("inf", NO_NUMBER),
+        ("True", "write `true`"),
+        ("False", "write `false`"),
+        ("None", "write `null`"),
+        ("//", "JSON has no comments: remove it"),
+        ("/*", "JSON has no comments: remove it"),
+        ("#", "JSON has no comments: remove it"),
+        ("'", "JSON takes double quotes"),
+    ];
+    // serde_json may stop one byte into the word, behind a minus or a first letter that could have been `null`
+    for from in [at.saturating_sub(1), at] {
+        let rest = text.get(from..).unwrap_or_default();
+        if let Some((word, mend)) = words.iter().find(|(word, _)| rest.starts_with(word)) {
+            return Some((from, format!("{} is not JSON", quoted(word)), mend));
+        }
+    }
+    None
+}
+
+/// Explains a value that is JSON but not what was asked for.
+pub(crate) fn data(source: &Source, pointer: &str, said: &str) -> Problem {
+    let said = without_place(said);
+    if let Some(name) = said.strip_prefix("duplicate field ").map(unquote) {
+        return duplicate(source, pointer, name);
+    }
+    if let Some(rest) = said.strip_prefix("missing field ") {
+        let mend = format!("add {}", quoted(unquote(rest)));
+        return source.problem_at(pointer, format!("{} is missing", quoted(unquote(rest)))).mend(mend);
+    }
+    for kind in ["field", "variant"] {
+        let unknown = said.strip_prefix(&format!("unknown {kind} "));
+        if let Some((word, known)) = unknown.and_then(|rest| rest.split_once(", ")) {
+            return unknown_word(source, pointer, kind, unquote(word), known);
+        }
+    }
+    let kinds = ["invalid type: ", "invalid value: "];
+    let wrong = kinds.iter().find_map(|kind| said.strip_prefix(kind));
+    match wrong.and_then(|rest| rest.rsplit_once(", expected ")) {
+        Some((found, expected)) => wrong_type(source, pointer, found, expected),
+        None => source.problem_at(pointer, said),
+    }
+}
+
+fn duplicate(source: &Source, pointer: &str, name: &str) -> Problem {
+    let mut whole = pointer.to_owned();
+    locate::push_word(&mut whole, name);
+    let places = locate::keys(source.text(), pointer, name);
+    let cause = format!("the key {} stands twice", quoted(name));
+    match places.as_slice() {
+        [first, second, ..] => {
+            let (line, column) = locate::line_column(source.text().as_bytes(), *first);
+            let problem = source.problem(format!("{cause} (first in line {line}, column {column})"));
+            problem.at(source.place_at(*second, &whole))
+        }
+        _ => source.problem_at(pointer, cause),
+    }
+    .mend("keep one of the two")
+}
+
+fn unknown_word(source: &Source, pointer: &str, kind: &str, word: &str, known: &str) -> Problem {
+    let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    let mend = match near(word, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None if known.is_empty() => "remove it".to_owned(),
+        None => {
+            format!("known are {}", known.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", "))
+        }
+    };
+    if kind == "field" {
+        let parent = pointer.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let key = locate::keys(source.text(), parent, word).first().copied();
+        let place = key.map_or_else(|| source.place_of(pointer), |at| source.place_at(at, pointer));
+        return source.problem(format!("unknown field {}", quoted(word))).at(place).mend(mend);
+    }
+    let what = field_of(pointer).unwrap_or_else(|| "value".to_owned());
+    source.problem_at(pointer, format!("unknown {what} {}", quoted(word))).mend(mend)
+}
+
+fn wrong_type(source: &Source, pointer: &str, found: &str, expected: &str) -> Problem {
+    let subject = field_of(pointer).map_or_else(|| "the value".to_owned(), |field| quoted(&field));
+    let negative = found.contains("`-");
+    let number = expected_in_words(expected);
+    let cause = match found_in_words(found) {
+        found if negative && number == COUNT => format!("{subject} is negative ({found})"),
+        found => format!("{subject} is {found}, but takes {number}"),
+    };
+    let mend = match found.strip_prefix("string \"").and_then(|text| text.strip_suffix('"')) {
+        Some(text) if number.contains("number") && text.parse::<f64>().is_ok() => {
+            "remove the quotes".to_owned()
+        }
+        Some("true" | "false") if number == BOOLEAN => "remove the quotes".to_owned(),
+        _ if negative && number == COUNT => "it is 0 or more".to_owned(),
+        _ => format!("write {number}"),
+    };
+    source.problem_at(pointer, cause).mend(mend)
+}
+
+const COUNT: &str = "a whole number of 0 or more";
+const BOOLEAN: &str = "`true` or `false`";
+
+fn expected_in_words(expected: &str) -> String {
+    match expected {
+        "f64" | "f32" => "a number".to_owned(),
+        "u8" | "u16" | "u32" | "u64" | "usize" => COUNT.to_owned(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
+        "a boolean" => BOOLEAN.to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "a map" => "an object".to_owned(),
+        "string or map" => "a string".to_owned(),
+        _ if expected.starts_with("a nonzero u") => "a whole number of 1 or more".to_owned(),
+        _ if expected.starts_with("struct ") => "an object".to_owned(),
+        _ if expected.starts_with("enum ") || expected.starts_with("variant ") => "a string".to_owned(),
+        _ => expected.to_owned(),
+    }
+}
+
+fn found_in_words(found: &str) -> String {
+    let literal = |kind: &str| found.strip_prefix(kind).map(unquote);
+    if let Some(text) = found.strip_prefix("string ") {
+        return format!("the string {}", clipped(text));
+    }
+    if let Some(number) = literal("integer ").or_else(|| literal("floating point ")) {
+        return number.to_owned();
+    }
+    if let Some(boolean) = literal("boolean ") {
+        return quoted(boolean);
+    }
+    match found {
+        "map" => "an object".to_owned(),
+        "sequence" => "a list".to_owned(),
+        "null" | "unit value" => "`null`".to_owned(),
+        _ => found.to_owned(),
+    }
+}
+
+/// The name of the field that a pointer ends in, if it ends in a name and not in a place of a list.
+fn field_of(pointer: &str) -> Option<String> {
+    locate::words(pointer).last().filter(|word| word.parse::<usize>().is_err())
+}
+
+/// The message without the `at line 3 column 7` that serde_json puts behind it.
+fn without_place(said: &str) -> String {
+    said.rfind(" at line ").and_then(|at| said.get(..at)).unwrap_or(said).to_owned()
+}
+
+fn unquote(word: &str) -> &str {
+    word.trim_matches('`')
+}

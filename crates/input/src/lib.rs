@@ -1,0 +1,35 @@
+//! Every door of peakledger: bytes from a path or `-`, JSON with places, and errors that name file, place, cause and
+//! mend.
+//!
+//! ```
+//! use peakledger_input::{Source, json};
+//!
+//! #[derive(serde::Deserialize, Debug)]
+//! #[serde(deny_unknown_fields)]
+//! struct Config {
+//!     hidden_size: u64,
+//! }
+//!
+//! let source = Source::from_text("config.json", "{\n  \"hiden_size\": 4096\n}");
+//! let problem = json::parse::<Config>(&source).unwrap_err();
+//! assert_eq!(
+//!     problem.to_string(),
+//!     "error: config.json:2:3 (/hiden_size): unknown field `hiden_size`\n  help: did you mean `hidden_size`?"
+//! );
+//! ```
+//!
+//! What holds: a file is read once and never changed; nothing that is not a regular file is waited for; what is strict
+//! about JSON (no repeated keys, no `NaN`, no text for a number) is strict for every file.
+
+#![forbid(unsafe_code)]
+
+mod explain;
+pub mod json;
+mod locate;
+mod near;
+mod problem;
+mod source;
+
+pub use near::near;
+pub use problem::{Place, Problem, quoted};
+pub use source::{CONFIG_LIMIT, LEDGER_LIMIT, Limit, Source};

@@ -1,0 +1,47 @@
+//! "Did you mean": the known word that a mistyped one most resembles.
+
+/// How alike two words must be (Jaro-Winkler, 0 to 1) for one to be offered in place of the other.
+const ALIKE: f64 = 0.8;
+/// Longer words are no typing mistakes, and comparing them takes the product of both lengths.
+const LONGEST: usize = 64;
+
+/// The candidate nearest to `word`, if one is near. The first of equally near ones.
+pub fn near<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > LONGEST {
+        return None;
+    }
+    let plain = |text: &str| text.to_lowercase().replace('-', "_");
+    let word = plain(word);
+    let mut best: Option<(f64, &'a str)> = None;
+    for candidate in candidates {
+        let score = likeness(&word, &plain(candidate));
+        if score >= ALIKE && best.is_none_or(|(highest, _)| score > highest) {
+            best = Some((score, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// A part of a compound name counts for a little less than the whole: `byts` means `size_bytes`.
+fn likeness(word: &str, candidate: &str) -> f64 {
+    let whole = strsim::jaro_winkler(word, candidate);
+    let parts = candidate.split('_').filter(|part| part.len() > 3 && part.len() < candidate.len());
+    parts.map(|part| 0.95 * strsim::jaro_winkler(word, part)).fold(whole, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::near;
+
+    #[test]
+    fn offers_what_was_meant_and_nothing_far_off() {
+        let fields = ["name", "category", "size_mb", "size_bytes", "start_phase", "end_phase", "device"];
+        assert_eq!(near("byts", fields), Some("size_bytes"));
+        assert_eq!(near("Catgory", fields), Some("category"));
+        assert_eq!(near("size-mb", fields), Some("size_mb"));
+        assert_eq!(near("colour", fields), None);
+        assert_eq!(near("foward", ["load", "forward", "loss", "backward"]), Some("forward"));
+        assert_eq!(near("tpu", ["gpu", "cpu"]), None, "another device is not a typing mistake");
+        assert_eq!(near(&"name".repeat(100), fields), None);
+    }
+}

@@ -1,0 +1,270 @@
+//! Files and standard input, read whole: refused by cause where they cannot be read, recognised where they are
+//! something else than text.
+
+use crate::locate;
+use crate::problem::{Place, Problem};
+use peakledger_core::Bytes;
+use std::fs::{self, File, Metadata};
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+
+/// How large a file of some kind may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What the file is to be, in a sentence: `a ledger`.
+    pub what: &'static str,
+    /// The largest size that is read.
+    pub bytes: Bytes,
+}
+
+/// Ledgers: up to 4 GiB.
+pub const LEDGER_LIMIT: Limit = Limit { what: "a ledger", bytes: Bytes::new(4 << 30) };
+/// Model configs and options: up to 16 MiB.
+pub const CONFIG_LIMIT: Limit = Limit { what: "a config", bytes: Bytes::new(16 << 20) };
+
+/// The name of standard input on the command line.
+const STANDARD_INPUT: &str = "-";
+
+/// The text of one input, and what the user calls it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    name: String,
+    text: String,
+    /// Where the text begins: behind a byte order mark, if there is one.
+    start: usize,
+}
+
+impl Source {
+    /// Reads a file, or standard input where the path is `-`.
+    ///
+    /// # Errors
+    /// Each cause its own sentence: no such file, a directory, no permission, not a regular file, a terminal, larger
+    /// than the limit, changed while being read, empty, not text.
+    pub fn open(path: &Path, limit: Limit) -> Result<Source, Problem> {
+        if path.as_os_str() == STANDARD_INPUT {
+            return Source::standard_input(limit);
+        }
+        let name = path.to_string_lossy().into_owned();
+        let bytes = read_file(path, &name, limit)?;
+        Source::from_bytes(name, bytes)
+    }
+
+    fn standard_input(limit: Limit) -> Result<Source, Problem> {
+        let name = "standard input";
+        let input = io::stdin();
+        if input.is_terminal() {
+            let cause = "a terminal, so there is nothing to read";
+            return Err(Problem::in_file(name, cause).mend("pipe a file into it, or name the file"));
+        }
+        let mut bytes = Vec::new();
+        let most = limit.bytes.get().saturating_add(1);
+        input.lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
+        check_size(name, bytes.len(), limit)?;
+        Source::from_bytes(name, bytes)
+    }
+
+    /// A source from bytes that were read elsewhere.
+    ///
+    /// # Errors
+    /// The bytes are empty or not text.
+    pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Source, Problem> {
+        let name = name.into();
+        if bytes.is_empty() {
+            return Err(Problem::in_file(name, "an empty file"));
+        }
+        if let Some((cause, mend)) = recognised(&bytes) {
+            return Err(Problem::in_file(name, cause).mend(mend));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Source::from_text(name, text)),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                let (line, column) = locate::line_column(error.as_bytes(), at);
+                let place = Place::Text { line, column, pointer: String::new() };
+                let problem = Problem::in_file(name, format!("not UTF-8 text (byte {at})")).at(place);
+                Err(problem.mend("save the file as UTF-8"))
+            }
+        }
+    }
+
+    /// A source from text.
+    pub fn from_text(name: impl Into<String>, text: impl Into<String>) -> Source {
+        let text = text.into();
+        let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+        Source { name: name.into(), text, start }
+    }
+
+    /// What the user calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The text, without a byte order mark.
+    pub fn text(&self) -> &str {
+        self.text.get(self.start..).unwrap_or_default()
+    }
+
+    /// Where the value at a JSON pointer stands; of a key that stands several times, the last. The start of the file
+    /// where there is no such value.
+    pub fn place_of(&self, pointer: &str) -> Place {
+        self.place_at(locate::value(self.text(), pointer).unwrap_or(0), pointer)
+    }
+
+    /// A problem with the value at a JSON pointer.
+    pub fn problem_at(&self, pointer: &str, cause: impl Into<String>) -> Problem {
+        self.problem(cause).at(self.place_of(pointer))
+    }
+
+    /// A problem with the file as a whole.
+    pub fn problem(&self, cause: impl Into<String>) -> Problem {
+        Problem::in_file(self.name.clone(), cause)
+    }
+
+    pub(crate) fn place_at(&self, offset: usize, pointer: &str) -> Place {
+        let (line, column) = locate::line_column(self.text().as_bytes(), offset);
+        Place::Text { line, column, pointer: pointer.to_owned() }
+    }
+}
+
+fn read_file(path: &Path, name: &str, limit: Limit) -> Result<Vec<u8>, Problem> {
+    // looked at before it is opened: to open a FIFO waits for a writer
+    check_kind(name, &fs::metadata(path).map_err(|error| cannot_open(path, name, &error))?)?;
+    let mut file = File::open(path).map_err(|error| cannot_open(path, name, &error))?;
+    let before = file.metadata().map_err(|error| unreadable(name, &error))?;
+    check_kind(name, &before)?;
+    let size = usize::try_from(before.len()).unwrap_or(usize::MAX);
+    check_size(name, size, limit)?;
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(size + 1).is_err() {
+        return Err(Problem::in_file(
+            name,
+            format!("no memory to read {} at once", Bytes::new(before.len())),
+        ));
+    }
+    let most = limit.bytes.get().saturating_add(1);
+    (&mut file).take(most).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
+    let after = file.metadata().map_err(|error| unreadable(name, &error))?;
+    if bytes.len() != size || after.len() != before.len() || after.modified().ok() != before.modified().ok() {
+        let problem = Problem::in_file(name, "the file changed while it was being read");
+        return Err(problem.mend("wait until it is written, then try again"));
+    }
+    Ok(bytes)
+}
+
+fn check_kind(name: &str, metadata: &Metadata) -> Result<(), Problem> {
+    if metadata.is_dir() {
+        return Err(Problem::in_file(name, "a directory, not a file").mend("name a file in it"));
+    }
+    if !metadata.is_file() {
+        let problem = Problem::in_file(name, "not a regular file (a device, pipe or socket)");
+        return Err(problem.mend("name a file, or pipe the data in and name it `-`"));
+    }
+    Ok(())
+}
+
+fn check_size(name: &str, size: usize, limit: Limit) -> Result<(), Problem> {
+    if u64::try_from(size).is_ok_and(|size| size <= limit.bytes.get()) {
+        return Ok(());
+    }
+    let cause = format!("larger than {} may be ({:.0})", limit.what, limit.bytes);
+    Err(Problem::in_file(name, cause).mend("check that this is the right file"))
+}
+
+fn cannot_open(path: &Path, name: &str, error: &io::Error) -> Problem {
+    match error.kind() {
+        io::ErrorKind::NotFound if fs::symlink_metadata(path).is_ok() => {
+            let problem = Problem::in_file(name, "a symbolic link to a file that does not exist");
+            problem.mend("mend the link, or name the file itself")
+        }
+        io::ErrorKind::NotFound => Problem::in_file(name, "no such file")
+            .mend("check the path; it is relative to the current folder"),
+        io::ErrorKind::PermissionDenied => {
+            Problem::in_file(name, "no permission to read it").mend("change the file's mode, or copy it")
+        }
+        io::ErrorKind::NotADirectory => {
+            Problem::in_file(name, "no such file: a part of its path is a file, not a folder")
+        }
+        _ => unreadable(name, error),
+    }
+}
+
+fn unreadable(name: &str, error: &io::Error) -> Problem {
+    Problem::in_file(name, format!("cannot be read: {}", error.to_string().to_lowercase()))
+}
+
+/// What a file that is no text of ours is, and what to do about it.
+fn recognised(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    let found = match bytes {
+        [0x1f, 0x8b, ..] => ("a gzip archive, not JSON", "unpack it first: `gunzip`"),
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => {
+            ("a zip archive, not JSON", "unpack it first; a `.pt` or `.pth` file is a zip archive of tensors")
+        }
+        [0x80, 2..=5, ..] => ("a Python pickle, not JSON", "give the JSON file; a pickle is not opened here"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => ("UTF-16 text, not UTF-8", "save the file as UTF-8"),
+        _ => {
+            let text = bytes.trim_ascii_start();
+            let starts = |with: &str| {
+                text.get(..with.len()).is_some_and(|head| head.eq_ignore_ascii_case(with.as_bytes()))
+            };
+            if starts("<!doctype") || starts("<html") || starts("<head") {
+                ("an HTML page, not JSON", "download the raw file: this is the page that shows it")
+            } else if starts("version https://git-lfs.github.com/spec") {
+                ("a git-lfs pointer, not the file itself", "fetch the file: `git lfs pull`")
+            } else {
+                return None;
+            }
+        }
+    };
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(bytes: &[u8]) -> String {
+        Source::from_bytes("x.json", bytes.to_vec()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn names_what_is_no_json() {
+        assert!(says(b"").contains("an empty file"));
+        assert!(says(b"\n<!DOCTYPE html><html>").contains("an HTML page"));
+        assert!(says(b"version https://git-lfs.github.com/spec/v1\noid").contains("git lfs pull"));
+        assert!(says(b"\x80\x04\x95rest").contains("pickle"));
+        assert!(says(b"PK\x03\x04rest").contains("zip"));
+        assert!(says(b"\x1f\x8b\x08").contains("gzip"));
+        assert!(says(b"\xff\xfe[\0").contains("UTF-16"));
+        assert!(says(b"[\n  \"\xc3\x28\"]").starts_with("error: x.json:2:4: not UTF-8 text (byte 5)"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_text() {
+        let source = Source::from_bytes("x", b"\xef\xbb\xbf{}".to_vec()).unwrap();
+        assert_eq!(source.text(), "{}");
+        assert_eq!(source.place_of(""), Place::Text { line: 1, column: 1, pointer: String::new() });
+    }
+
+    #[test]
+    fn each_kind_of_path_has_its_own_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("big.json");
+        fs::write(&file, "[ ]").unwrap();
+        let open = |path: &Path, bytes: u64| {
+            let limit = Limit { what: "a test", bytes: Bytes::new(bytes) };
+            Source::open(path, limit).map(|s| s.text().to_owned()).map_err(|problem| problem.cause)
+        };
+        assert_eq!(open(&file, 3), Ok("[ ]".into()));
+        assert_eq!(open(&file, 2), Err("larger than a test may be (2 B)".into()));
+        assert_eq!(open(dir.path(), 9), Err("a directory, not a file".into()));
+        assert_eq!(open(&dir.path().join("none"), 9), Err("no such file".into()));
+        assert!(open(&file.join("below"), 9).unwrap_err().contains("a part of its path is a file"));
+        #[cfg(unix)]
+        {
+            let link = dir.path().join("link");
+            std::os::unix::fs::symlink(dir.path().join("gone"), &link).unwrap();
+            assert!(open(&link, 9).unwrap_err().contains("symbolic link"));
+            assert!(open(Path::new("/dev/zero"), 9).unwrap_err().contains("not a regular file"));
+        }
+    }
+}

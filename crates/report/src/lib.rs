@@ -1,0 +1,1 @@
+//! Ledgers and comparisons as people and programs read them: table, JSON, CSV and markdown.
