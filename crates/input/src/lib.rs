@@ -25,11 +25,13 @@
 
 mod explain;
 pub mod json;
+mod ledger;
 mod locate;
 mod near;
 mod problem;
 mod source;
 
+pub use ledger::read_ledger;
 pub use near::near;
 pub use problem::{Place, Problem, quoted};
 pub use source::{CONFIG_LIMIT, LEDGER_LIMIT, Limit, Source};

@@ -1,46 +1,58 @@
-//! Ledger files: the records as they stand in JSON, and the way from them to a [`Ledger`] and back.
+//! Ledger files: the records as they stand in JSON, and the way from them to a [`Ledger`](crate::Ledger) and back.
 //!
 //! Two forms are read: the seed's array of states, and a document with a schema number, an own timeline, states with
-//! several residencies, and named candidates. The text itself is parsed elsewhere; here records become ledgers.
+//! several residencies, and named candidates. The text itself is parsed elsewhere; here records become ledgers
+//! ([`LedgerFile`]) and ledgers become records ([`Document::from_ledger`]).
+//!
+//! Records borrow their words from the text. Fields that begin with `x-` are anyone's own and are passed over; every
+//! other unknown field is refused.
 
-use crate::{
-    Bytes, Category, Detail, Device, Ledger, LedgerError, LedgerErrorKind, Moment, Phase, Residencies,
-    Residency, Slot, State, StateId, Timeline,
-};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+mod error;
+mod fields;
+mod read;
+mod write;
+
+pub use error::{RecordError, RecordErrorKind};
+pub use fields::{Candidates, Text};
+pub use read::{Form, LedgerFile, MOST_MOMENTS};
+
+use crate::{Category, Detail, Device};
+use serde::Serialize;
 use std::num::NonZeroU32;
 
 /// The schema number that this version writes and the newest it reads.
 pub const SCHEMA: u32 = 1;
 
 /// A ledger file in the document form.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Document {
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields, extend("patternProperties" = {"^x-": true})))]
+pub struct Document<'a> {
     /// The schema of this file: 1.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
     pub schema_version: u32,
     /// What made the file, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
+    pub note: Option<Text<'a>>,
     /// The phases in order. Left out: `load, forward, loss, backward, update, zero_grad`, one moment each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeline: Option<Vec<PhaseRecord>>,
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub timeline: Option<Vec<PhaseRecord<'a>>>,
     /// The states.
-    pub states: Vec<StateRecord>,
+    pub states: Vec<StateRecord<'a>>,
     /// Other versions of the states on the same timeline, by name, to be compared with `states`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub candidates: BTreeMap<String, Vec<StateRecord>>,
+    #[serde(default, skip_serializing_if = "Candidates::is_empty")]
+    pub candidates: Candidates<'a>,
 }
 
 /// One phase of an own timeline.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct PhaseRecord {
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields, extend("patternProperties" = {"^x-": true})))]
+pub struct PhaseRecord<'a> {
     /// What happens: a standard phase or a word of one's own.
-    pub phase: String,
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub phase: Text<'a>,
     /// Which micro-batch, counted from 0, where the step has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<u32>,
@@ -49,16 +61,27 @@ pub struct PhaseRecord {
     pub moments: Option<NonZeroU32>,
     /// What runs at the moment at which the phase is largest, where it is known: `model.layers.3.mlp: silu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peak_op: Option<String>,
+    pub peak_op: Option<Text<'a>>,
 }
 
 /// One state. Either `device`, `start_phase` and `end_phase` stand here (the seed's form) or `residencies` does.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct StateRecord {
+#[cfg_attr(
+    feature = "schema",
+    schemars(
+        deny_unknown_fields,
+        extend("patternProperties" = {"^x-": true}),
+        extend("allOf" = [
+            {"oneOf": [{"required": ["size_mb"]}, {"required": ["size_bytes"]}]},
+            {"oneOf": [{"required": ["residencies"]}, {"required": ["device", "start_phase", "end_phase"]}]}
+        ])
+    )
+)]
+pub struct StateRecord<'a> {
     /// Its name, unique in the ledger.
-    pub name: String,
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub name: Text<'a>,
     /// Its kind.
     pub category: Category,
     /// A finer word.
@@ -66,16 +89,17 @@ pub struct StateRecord {
     pub detail: Option<Detail>,
     /// Its size in MiB (2^20 bytes), rounded to the nearest byte. Either this or `size_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 0)))]
     pub size_mb: Option<f64>,
     /// Its size in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// The first phase in which it is there, by name: `forward`, or `forward.1` for a micro-batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start_phase: Option<String>,
+    pub start_phase: Option<Text<'a>>,
     /// The last phase in which it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end_phase: Option<String>,
+    pub end_phase: Option<Text<'a>>,
     /// Where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
@@ -83,23 +107,24 @@ pub struct StateRecord {
     pub persistent: bool,
     /// Several stays, or one that begins or ends inside a phase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub residencies: Vec<ResidencyRecord>,
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub residencies: Vec<ResidencyRecord<'a>>,
 }
 
 /// One stay of a state on a device. Both ends count.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ResidencyRecord {
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields, extend("patternProperties" = {"^x-": true})))]
+pub struct ResidencyRecord<'a> {
     /// Where it is.
     pub device: Device,
     /// The first phase of the stay: `forward`, or `forward.1` for a micro-batch.
-    pub start_phase: String,
+    pub start_phase: Text<'a>,
     /// The moment in that phase, counted from 0 (the phase's first).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_moment: Option<u32>,
     /// The last phase of the stay.
-    pub end_phase: String,
+    pub end_phase: Text<'a>,
     /// The moment in that phase, counted from 0 (the phase's last).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_moment: Option<u32>,

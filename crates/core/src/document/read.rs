@@ -1,0 +1,329 @@
+//! From records to a ledger: sizes become bytes, names of phases become moments, and every error knows its place.
+
+use super::error::{RecordError, RecordErrorKind};
+use super::{Candidates, Document, PhaseRecord, ResidencyRecord, SCHEMA, StateRecord};
+use crate::{
+    Bytes, Device, Ledger, LedgerError, LedgerErrorKind, Moment, Phase, Residencies, Residency, Slot, State,
+    Timeline,
+};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::num::NonZeroU32;
+
+/// The longest timeline of a file, in moments: sums take memory for each of them.
+pub const MOST_MOMENTS: u32 = 1 << 24;
+
+/// What a ledger file holds.
+#[derive(Clone, Debug)]
+pub struct LedgerFile {
+    /// Which of the two forms it has.
+    pub form: Form,
+    /// What made it, for people.
+    pub note: Option<Box<str>>,
+    /// The ledger.
+    pub ledger: Ledger,
+    /// What runs at each phase's largest moment, in the order of the timeline, where the file says so.
+    pub peak_ops: Vec<Option<Box<str>>>,
+    /// Other versions of the states on the same timeline, in file order.
+    pub candidates: Vec<(Box<str>, Ledger)>,
+}
+
+/// The two forms of a ledger file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The seed's: a list of states on the six standard phases.
+    Array,
+    /// An object with a schema number.
+    Document,
+}
+
+impl LedgerFile {
+    /// A ledger from the seed's form.
+    ///
+    /// # Errors
+    /// The first state that breaks a rule.
+    pub fn from_states(states: &[StateRecord<'_>]) -> Result<LedgerFile, RecordError> {
+        let reader = Reader::standard()?;
+        let ledger = reader.ledger(&Place::Root, states)?;
+        let peak_ops = vec![None; reader.timeline.slots().len()];
+        Ok(LedgerFile { form: Form::Array, note: None, ledger, peak_ops, candidates: Vec::new() })
+    }
+
+    /// A ledger and its candidates from the document form.
+    ///
+    /// # Errors
+    /// The first thing that breaks a rule.
+    pub fn from_document(document: &Document<'_>) -> Result<LedgerFile, RecordError> {
+        let found = document.schema_version;
+        if found == 0 || found > SCHEMA {
+            return Err(RecordErrorKind::SchemaVersion { found }.at("/schema_version"));
+        }
+        let reader = match &document.timeline {
+            None => Reader::standard()?,
+            Some(phases) => Reader::of(phases)?,
+        };
+        let ledger = reader.ledger(&Place::Root.field("states"), &document.states)?;
+        let peak_ops = match &document.timeline {
+            None => vec![None; reader.timeline.slots().len()],
+            Some(phases) => phases.iter().map(|p| p.peak_op.as_deref().map(Box::from)).collect(),
+        };
+        Ok(LedgerFile {
+            form: Form::Document,
+            note: document.note.as_deref().map(Box::from),
+            ledger,
+            peak_ops,
+            candidates: reader.candidates(&document.candidates)?,
+        })
+    }
+}
+
+/// A path of the file, written as a JSON pointer only where something is wrong.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Root,
+    Field(&'a Place<'a>, &'a str),
+    Item(&'a Place<'a>, usize),
+}
+
+impl<'a> Place<'a> {
+    fn field(&'a self, name: &'a str) -> Place<'a> {
+        Place::Field(self, name)
+    }
+
+    fn item(&'a self, index: usize) -> Place<'a> {
+        Place::Item(self, index)
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Root => Ok(()),
+            Place::Item(parent, index) => write!(f, "{parent}/{index}"),
+            Place::Field(parent, name) => {
+                write!(f, "{parent}/")?;
+                name.chars().try_for_each(|c| match c {
+                    '~' => f.write_str("~0"),
+                    '/' => f.write_str("~1"),
+                    _ => f.write_char(c),
+                })
+            }
+        }
+    }
+}
+
+impl From<Place<'_>> for String {
+    fn from(place: Place<'_>) -> String {
+        place.to_string()
+    }
+}
+
+/// A timeline and the names by which its phases are called.
+struct Reader {
+    timeline: Timeline,
+    /// Sorted by name: the first and the last slot that it names.
+    names: Vec<(Box<str>, usize, usize)>,
+}
+
+impl Reader {
+    fn standard() -> Result<Reader, RecordError> {
+        Reader::named(Timeline::standard())
+    }
+
+    fn of(phases: &[PhaseRecord<'_>]) -> Result<Reader, RecordError> {
+        let place = Place::Root.field("timeline");
+        if phases.is_empty() {
+            return Err(RecordErrorKind::Ledger(LedgerErrorKind::NoPhases).at(place));
+        }
+        let mut timeline = Timeline::empty();
+        for (index, record) in phases.iter().enumerate() {
+            if record.phase.is_empty() {
+                return Err(RecordErrorKind::EmptyPhase.at(place.item(index).field("phase")));
+            }
+            let moments = record.moments.unwrap_or(NonZeroU32::MIN);
+            let room = timeline.try_push(Phase::named(&record.phase), record.micro_batch, moments);
+            if !room || timeline.moments() > MOST_MOMENTS as usize {
+                let kind = RecordErrorKind::TooManyMoments { most: MOST_MOMENTS };
+                return Err(kind.at(place.item(index).field("moments")));
+            }
+        }
+        Reader::named(timeline)
+    }
+
+    /// Each phase goes by its own name, and where it has micro-batches, by its bare name together with the others.
+    fn named(timeline: Timeline) -> Result<Reader, RecordError> {
+        let mut names: BTreeMap<Box<str>, (usize, usize)> = BTreeMap::new();
+        for (index, slot) in timeline.slots().iter().enumerate() {
+            let id = slot.id();
+            if let Some((first, _)) = names.insert(id.as_str().into(), (index, index)) {
+                let place = Place::Root.field("timeline");
+                let kind = LedgerErrorKind::DuplicatePhase { id, first, second: index };
+                let mut error = RecordErrorKind::Ledger(kind).at(place.item(index).field("phase"));
+                error.other = Some(place.item(first).field("phase").into());
+                return Err(error);
+            }
+        }
+        let mut runs: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (index, slot) in timeline.slots().iter().enumerate() {
+            runs.entry(slot.phase.as_str()).or_insert((index, index)).1 = index;
+        }
+        for (name, run) in runs {
+            names.entry(name.into()).or_insert(run);
+        }
+        let names = names.into_iter().map(|(name, (first, last))| (name, first, last)).collect();
+        Ok(Reader { timeline, names })
+    }
+
+    fn candidates(&self, candidates: &Candidates<'_>) -> Result<Vec<(Box<str>, Ledger)>, RecordError> {
+        let place = Place::Root.field("candidates");
+        let read = |(name, states): &(super::Text<'_>, Vec<StateRecord<'_>>)| {
+            let place = place.field(name);
+            if name.is_empty() {
+                return Err(RecordErrorKind::EmptyCandidateName.at(place));
+            }
+            Ok((Box::from(&**name), self.ledger(&place, states)?))
+        };
+        candidates.0.iter().map(read).collect()
+    }
+
+    fn ledger(&self, place: &Place<'_>, records: &[StateRecord<'_>]) -> Result<Ledger, RecordError> {
+        let mut states = Vec::with_capacity(records.len());
+        for (index, record) in records.iter().enumerate() {
+            states.push(self.state(&place.item(index), record)?);
+        }
+        Ledger::new(self.timeline.clone(), states).map_err(|error| placed(place, error))
+    }
+
+    fn state(&self, place: &Place<'_>, record: &StateRecord<'_>) -> Result<State, RecordError> {
+        Ok(State {
+            name: Box::from(&*record.name),
+            category: record.category,
+            detail: record.detail,
+            bytes: size(place, record)?,
+            persistent: record.persistent,
+            residencies: self.residencies(place, record)?,
+        })
+    }
+
+    fn residencies(&self, place: &Place<'_>, record: &StateRecord<'_>) -> Result<Residencies, RecordError> {
+        let own = (record.device, record.start_phase.as_deref(), record.end_phase.as_deref());
+        if !record.residencies.is_empty() {
+            if own != (None, None, None) {
+                return Err(RecordErrorKind::TwoIntervals.at(*place));
+            }
+            let list = place.field("residencies");
+            let stays = record.residencies.iter().enumerate();
+            let stays = stays.map(|(index, stay)| self.residency(&list.item(index), &Stay::of(stay)));
+            let mut stays = stays.collect::<Result<Vec<_>, _>>()?;
+            return Ok(match stays.pop() {
+                Some(only) if stays.is_empty() => Residencies::One(only),
+                last => {
+                    stays.extend(last);
+                    Residencies::Many(stays)
+                }
+            });
+        }
+        let missing = |field| RecordErrorKind::MissingField { field }.at(*place);
+        let (device, start, end) = match own {
+            (None, None, None) => return Err(RecordErrorKind::NoInterval.at(*place)),
+            (None, ..) => return Err(missing("device")),
+            (_, None, _) => return Err(missing("start_phase")),
+            (_, _, None) => return Err(missing("end_phase")),
+            (Some(device), Some(start), Some(end)) => (device, start, end),
+        };
+        let stay = Stay { device, start: (start, None), end: (end, None) };
+        self.residency(place, &stay).map(Residencies::One)
+    }
+
+    fn residency(&self, place: &Place<'_>, stay: &Stay<'_>) -> Result<Residency, RecordError> {
+        let (first_slot, _) =
+            self.slots(stay.start.0).ok_or_else(|| self.unknown(stay.start.0, place, "start_phase"))?;
+        let (_, last_slot) =
+            self.slots(stay.end.0).ok_or_else(|| self.unknown(stay.end.0, place, "end_phase"))?;
+        let start = match stay.start.1 {
+            None => first_slot.first,
+            Some(moment) => moment_in(first_slot, moment)
+                .ok_or_else(|| outside(first_slot, moment, place, "start_moment"))?,
+        };
+        let end = match stay.end.1 {
+            None => last_slot.last,
+            Some(moment) => {
+                moment_in(last_slot, moment).ok_or_else(|| outside(last_slot, moment, place, "end_moment"))?
+            }
+        };
+        if end < start {
+            let kind = RecordErrorKind::EndBeforeStart { start: first_slot.id(), end: last_slot.id() };
+            return Err(kind.at(place.field("end_phase")));
+        }
+        Ok(Residency { device: stay.device, start, end })
+    }
+
+    /// The first and the last slot of that name.
+    fn slots(&self, name: &str) -> Option<(&Slot, &Slot)> {
+        let at = self.names.binary_search_by(|(known, ..)| (**known).cmp(name)).ok()?;
+        let (_, first, last) = self.names.get(at)?;
+        let slots = self.timeline.slots();
+        slots.get(*first).zip(slots.get(*last))
+    }
+
+    fn unknown(&self, word: &str, place: &Place<'_>, field: &str) -> RecordError {
+        let known = self.names.iter().map(|(name, ..)| name.to_string()).collect();
+        RecordErrorKind::UnknownPhase { word: word.to_owned(), known }.at(place.field(field))
+    }
+}
+
+/// A stay by the names of its phases, with moments in them.
+struct Stay<'a> {
+    device: Device,
+    start: (&'a str, Option<u32>),
+    end: (&'a str, Option<u32>),
+}
+
+impl<'a> Stay<'a> {
+    fn of(record: &'a ResidencyRecord<'a>) -> Stay<'a> {
+        Stay {
+            device: record.device,
+            start: (&record.start_phase, record.start_moment),
+            end: (&record.end_phase, record.end_moment),
+        }
+    }
+}
+
+fn moment_in(slot: &Slot, moment: u32) -> Option<Moment> {
+    slot.first.0.checked_add(moment).map(Moment).filter(|moment| *moment <= slot.last)
+}
+
+fn outside(slot: &Slot, moment: u32, place: &Place<'_>, field: &str) -> RecordError {
+    let moments = slot.last.0 - slot.first.0 + 1;
+    RecordErrorKind::MomentOutside { moment, phase: slot.id(), moments }.at(place.field(field))
+}
+
+fn size(place: &Place<'_>, record: &StateRecord<'_>) -> Result<Bytes, RecordError> {
+    match (record.size_mb, record.size_bytes) {
+        (None, Some(bytes)) => Ok(Bytes::new(bytes)),
+        (Some(mib), None) => Bytes::from_mib(mib)
+            .map_err(|reason| RecordErrorKind::Size { mib, reason }.at(place.field("size_mb"))),
+        (None, None) => Err(RecordErrorKind::NoSize.at(*place)),
+        (Some(_), Some(_)) => Err(RecordErrorKind::TwoSizes.at(*place)),
+    }
+}
+
+/// An error of the ledger's own rules, at the record that breaks it.
+fn placed(place: &Place<'_>, error: LedgerError) -> RecordError {
+    let Some(state) = error.state.map(|id| id.0 as usize) else {
+        return RecordErrorKind::Ledger(error.kind).at(*place);
+    };
+    let item = place.item(state);
+    let (pointer, other) = match &error.kind {
+        LedgerErrorKind::EmptyName => (item.field("name").into(), None),
+        LedgerErrorKind::DuplicateName { first, .. } => {
+            (item.field("name").into(), Some(place.item(first.0 as usize).field("name").into()))
+        }
+        LedgerErrorKind::Overlap { first, second } => {
+            let list = item.field("residencies");
+            (list.item(*second).into(), Some(list.item(*first).into()))
+        }
+        _ => (item.into(), None),
+    };
+    RecordError { pointer, other, kind: RecordErrorKind::Ledger(error.kind) }
+}
