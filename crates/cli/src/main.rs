@@ -1,1 +1,45 @@
-fn main() {}
+//! The `peakledger` binary: arguments in, an answer out, an exit code. One small file for each verb.
+//!
+//! Exit codes: 0 answered, 1 answered "no" (only where that was asked), 2 bad input or usage. A reader that closes the
+//! pipe early (`| head`) has what it wanted, so that is 0.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod output;
+mod verbs;
+
+use clap::Parser;
+use peakledger_input::Problem;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// One ledger for training memory: where the peak is, who forms it, and what would change it.
+#[derive(Parser)]
+#[command(name = "peakledger", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: verbs::Verb,
+}
+
+/// What a verb found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It answered.
+    Given,
+}
+
+fn main() -> ExitCode {
+    match verbs::run(Cli::parse().verb) {
+        Ok(Answer::Given) => ExitCode::SUCCESS,
+        Err(problem) => {
+            report(&problem);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn report(problem: &Problem) {
+    // nobody is left to tell where standard error is closed
+    let _closed = writeln!(io::stderr(), "{problem}");
+}

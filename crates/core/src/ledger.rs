@@ -104,6 +104,24 @@ impl Ledger {
         list
     }
 
+    /// The states that make up each phase total, phase by phase, in file order. Takes as long as the answer is.
+    pub fn active_by_phase(&self) -> Vec<Vec<StateId>> {
+        let mut active = vec![Vec::new(); self.phases.len()];
+        for (id, state) in (0u32..).map(StateId).zip(&self.states) {
+            for stay in state.residencies.as_slice().iter().filter(|stay| stay.device == Device::Gpu) {
+                let first = self.phases.partition_point(|phase| phase.moment < stay.start);
+                let after = self.phases.partition_point(|phase| phase.moment <= stay.end);
+                active.iter_mut().take(after).skip(first).for_each(|phase| phase.push(id));
+            }
+        }
+        active
+    }
+
+    /// The state of that number.
+    pub fn state(&self, id: StateId) -> Option<&State> {
+        self.states.get(id.0 as usize)
+    }
+
     /// The largest sum on the host over the whole timeline.
     pub fn host_peak(&self) -> Bytes {
         self.phases.iter().map(|phase| phase.host).max().unwrap_or(Bytes::ZERO)

@@ -1,1 +1,83 @@
-//! Ledgers and comparisons as people and programs read them: table, JSON, CSV and markdown.
+//! What peakledger answers, as people and programs read it: tables, JSON, CSV and markdown.
+//!
+//! One file for each verb's report, and a small kit that they share. A report borrows what it shows and implements
+//! [`Report`]; [`write()`] picks the format. What holds: machine formats carry exact bytes, the same input gives the same
+//! text on every machine, and no name from a file reaches a terminal unescaped.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod compare;
+mod csv_table;
+mod figures;
+mod look;
+mod markdown;
+mod show;
+mod table;
+
+pub use check::CheckReport;
+pub use compare::{Candidate, CompareReport};
+pub use figures::{mib_of_difference, percent, signed};
+pub use look::Look;
+pub use show::ShowReport;
+
+use std::io;
+
+/// How an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For a terminal.
+    Table,
+    /// For programs.
+    Json,
+    /// For spreadsheets.
+    Csv,
+    /// For issues and notebooks.
+    Markdown,
+}
+
+/// An answer that can be written in every format.
+pub trait Report {
+    /// Writes it for a terminal.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()>;
+
+    /// Writes it as one JSON value.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn json(&self, out: &mut dyn io::Write) -> io::Result<()>;
+
+    /// Writes its main table as CSV.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()>;
+
+    /// Writes it as markdown.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()>;
+}
+
+/// Writes a report in a format.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(report: &dyn Report, format: Format, look: &Look, out: &mut dyn io::Write) -> io::Result<()> {
+    match format {
+        Format::Table => report.table(out, look),
+        Format::Json => report.json(out),
+        Format::Csv => report.csv(out),
+        Format::Markdown => report.markdown(out, look),
+    }
+}
+
+/// Pretty JSON and a newline behind it.
+fn write_json(out: &mut dyn io::Write, value: &impl serde::Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
+}

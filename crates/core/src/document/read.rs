@@ -75,6 +75,13 @@ impl LedgerFile {
             candidates: reader.candidates(&document.candidates)?,
         })
     }
+
+    /// What runs at the ledger's peak, where the file says so.
+    pub fn peak_op(&self) -> Option<&str> {
+        let peak = self.ledger.peak().slot;
+        let mut slots = self.ledger.timeline().slots().iter().zip(&self.peak_ops);
+        slots.find(|(slot, _)| *slot == peak).and_then(|(_, op)| op.as_deref())
+    }
 }
 
 /// A path of the file, written as a JSON pointer only where something is wrong.

@@ -1,0 +1,119 @@
+//! Arguments that verbs share, and the plain requests that they become at once.
+
+use crate::output::{self, Output};
+use clap::{Args, ValueEnum};
+use peakledger_input::Problem;
+use peakledger_report::{Format, Look};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+/// Where the answer goes and how it is written.
+#[derive(Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// The format [default: table, or what the extension of --output names]
+    #[arg(long, value_enum)]
+    format: Option<FormatArg>,
+    /// Write to this file, whole or not at all
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Overwrite the file of --output
+    #[arg(long)]
+    force: bool,
+    /// Draw tables in ASCII
+    #[arg(long)]
+    ascii: bool,
+}
+
+/// How much of long lists is shown.
+#[derive(Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct ListArgs {
+    /// Show all entries of long lists
+    #[arg(long)]
+    all: bool,
+    /// Show this many entries of long lists
+    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "all")]
+    top: usize,
+}
+
+impl ListArgs {
+    /// How many entries are shown; nothing for all of them.
+    pub(crate) fn top(&self) -> Option<usize> {
+        (!self.all).then_some(self.top)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    Table,
+    Json,
+    Csv,
+    Markdown,
+    Html,
+}
+
+impl OutputArgs {
+    /// Checks what can be checked before the inputs are read: formats, the file to be written, standard input.
+    pub(crate) fn request(&self, inputs: &[&Path]) -> Result<Output, Problem> {
+        if inputs.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+            let problem = Problem::in_option("-", "standard input can only be read once");
+            return Err(problem.mend("name a file for all but one of the inputs"));
+        }
+        let format = match (self.format, &self.output) {
+            (Some(format), _) => format,
+            (None, Some(path)) => of_extension(path),
+            (None, None) => FormatArg::Table,
+        };
+        let format = match format {
+            FormatArg::Table => Format::Table,
+            FormatArg::Json => Format::Json,
+            FormatArg::Csv => Format::Csv,
+            FormatArg::Markdown => Format::Markdown,
+            FormatArg::Html => {
+                let problem = Problem::in_option("--format", "there is no `html` report of this verb");
+                return Err(problem.mend("choose `table`, `json`, `csv` or `markdown`"));
+            }
+        };
+        let file = self.output.as_deref().filter(|path| path.as_os_str() != "-");
+        if let Some(path) = file {
+            output::check_target(path, self.force, inputs)?;
+        }
+        Ok(Output {
+            format,
+            file: file.map(Path::to_owned),
+            force: self.force,
+            look: self.look(file.is_some()),
+        })
+    }
+
+    fn look(&self, to_file: bool) -> Look {
+        let terminal = !to_file && std::io::stdout().is_terminal();
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Look {
+            width: width(terminal),
+            color: terminal && !no_color && !dumb,
+            ascii: self.ascii,
+            ..Look::default()
+        }
+    }
+}
+
+fn of_extension(path: &Path) -> FormatArg {
+    let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
+    match extension.as_deref().and_then(|extension| extension.to_str()) {
+        Some("json") => FormatArg::Json,
+        Some("csv") => FormatArg::Csv,
+        Some("md" | "markdown") => FormatArg::Markdown,
+        Some("html" | "htm") => FormatArg::Html,
+        _ => FormatArg::Table,
+    }
+}
+
+/// The columns that a table may take: as many as `COLUMNS` says, or as the terminal has, or 80.
+fn width(terminal: bool) -> usize {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let measured = || terminal.then(terminal_size::terminal_size).flatten().map(|(w, _)| usize::from(w.0));
+    said.or_else(measured).unwrap_or(80).max(20)
+}

@@ -1,0 +1,119 @@
+//! `peakledger compare`: candidates against a baseline.
+
+use super::{Ledger, open_ledger};
+use crate::Answer;
+use crate::args::{ListArgs, OutputArgs};
+use peakledger_core::compare;
+use peakledger_input::Problem;
+use peakledger_report::{Candidate, CompareReport};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Compare candidate ledgers with a baseline: each one's peak, what it saves, and which states moved
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The baseline's ledger file; candidates inside it take part
+    baseline: PathBuf,
+    /// Further candidates, each with a name
+    #[arg(value_name = "NAME=LEDGER")]
+    candidates: Vec<OsString>,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A candidate from the command line.
+struct Named {
+    name: String,
+    path: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let named = args.candidates.iter().map(Named::parse).collect::<Result<Vec<_>, _>>()?;
+    let mut paths: Vec<&Path> = vec![&args.baseline];
+    paths.extend(named.iter().map(|candidate| candidate.path.as_path()));
+    let output = args.output.request(&paths)?.listing(&args.list);
+
+    let baseline = open_ledger(&args.baseline)?;
+    let mut opened = Vec::with_capacity(named.len());
+    for candidate in &named {
+        opened.push((candidate.name.as_str(), open_candidate(&candidate.path)?));
+    }
+    let inside = baseline.file.candidates.iter().map(|(name, ledger)| (&**name, ledger));
+    let outside = opened.iter().map(|(name, ledger)| (*name, &ledger.file.ledger));
+    let pairs: Vec<_> = inside.chain(outside).collect();
+    check_names(&baseline, pairs.iter().map(|(name, _)| *name))?;
+
+    let candidates = pairs
+        .into_iter()
+        .map(|(name, ledger)| Candidate { name, comparison: compare(&baseline.file.ledger, ledger) });
+    output.write(&CompareReport {
+        baseline: &baseline.file.ledger,
+        baseline_op: baseline.file.peak_op(),
+        candidates: candidates.collect(),
+    })?;
+    Ok(Answer::Given)
+}
+
+fn open_candidate(path: &Path) -> Result<Ledger, Problem> {
+    let ledger = open_ledger(path)?;
+    if !ledger.file.candidates.is_empty() {
+        let name = peakledger_core::printable(&ledger.name);
+        let _closed =
+            writeln!(io::stderr(), "note: {name}: the candidates inside this candidate are left out");
+    }
+    Ok(ledger)
+}
+
+/// Every candidate has a name of its own, and there is one.
+fn check_names<'a>(baseline: &Ledger, names: impl Iterator<Item = &'a str>) -> Result<(), Problem> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            let cause = format!("two candidates are named {}", peakledger_input::quoted(name));
+            return Err(Problem::anywhere(cause).mend("give each candidate a name of its own"));
+        }
+    }
+    if seen.is_empty() {
+        let problem =
+            Problem::in_file(&*baseline.name, "no candidates inside, and none given to compare it with");
+        return Err(problem.mend("name one: `peakledger compare BASELINE NAME=LEDGER`"));
+    }
+    Ok(())
+}
+
+impl Named {
+    fn parse(argument: &OsString) -> Result<Named, Problem> {
+        let nameless = |cause: &str| {
+            let problem = Problem::in_option(argument.to_string_lossy(), cause);
+            problem.mend("write `NAME=LEDGER`, such as `checkpoint=checkpoint.json`")
+        };
+        let (name, path) = split(argument).ok_or_else(|| nameless("a candidate without a name"))?;
+        if name.is_empty() {
+            return Err(nameless("a candidate with an empty name"));
+        }
+        if path.as_os_str().is_empty() {
+            return Err(nameless("a candidate without a ledger"));
+        }
+        Ok(Named { name, path })
+    }
+}
+
+/// The text before the first `=` and the path behind it, which may be any bytes where the system allows it.
+#[cfg(unix)]
+fn split(argument: &OsString) -> Option<(String, PathBuf)> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let bytes = argument.as_bytes();
+    let at = bytes.iter().position(|b| *b == b'=')?;
+    let (name, path) = (bytes.get(..at)?, bytes.get(at + 1..)?);
+    Some((String::from_utf8_lossy(name).into_owned(), PathBuf::from(OsString::from_vec(path.to_vec()))))
+}
+
+#[cfg(not(unix))]
+fn split(argument: &OsString) -> Option<(String, PathBuf)> {
+    let (name, path) = argument.to_str()?.split_once('=')?;
+    Some((name.to_owned(), PathBuf::from(path)))
+}

@@ -1,0 +1,40 @@
+//! The verbs, each in its file: arguments, what they ask for, and the answer.
+
+mod check;
+mod compare;
+mod show;
+
+use crate::Answer;
+use clap::Subcommand;
+use peakledger_core::document::LedgerFile;
+use peakledger_input::{LEDGER_LIMIT, Problem, Source, read_ledger};
+use std::path::Path;
+
+/// What can be asked.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    Check(check::Args),
+    Show(show::Args),
+    Compare(compare::Args),
+}
+
+/// Asks it.
+pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
+    match verb {
+        Verb::Check(args) => check::run(args),
+        Verb::Show(args) => show::run(args),
+        Verb::Compare(args) => compare::run(args),
+    }
+}
+
+/// A ledger file, and what the user calls it.
+struct Ledger {
+    name: String,
+    file: LedgerFile,
+}
+
+fn open_ledger(path: &Path) -> Result<Ledger, Problem> {
+    let source = Source::open(path, LEDGER_LIMIT)?;
+    let file = read_ledger(&source)?;
+    Ok(Ledger { name: source.name().to_owned(), file })
+}

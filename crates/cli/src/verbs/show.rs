@@ -1,0 +1,26 @@
+//! `peakledger show`: phases, peak and contributors of a ledger.
+
+use super::open_ledger;
+use crate::Answer;
+use crate::args::{ListArgs, OutputArgs};
+use peakledger_input::Problem;
+use peakledger_report::ShowReport;
+use std::path::PathBuf;
+
+/// Show the phases of a ledger, where its peak is, and who forms it
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The ledger file; `-` reads standard input
+    ledger: PathBuf,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let output = args.output.request(&[&args.ledger])?.listing(&args.list);
+    let ledger = open_ledger(&args.ledger)?;
+    output.write(&ShowReport { name: &ledger.name, file: &ledger.file })?;
+    Ok(Answer::Given)
+}

@@ -1,0 +1,55 @@
+//! Figures derived from bytes: shares in whole per mille, signed differences.
+
+use peakledger_core::Bytes;
+
+/// A part of a whole in percent with one digit, rounded half up in integers: `36.4 %`.
+pub fn percent(part: Bytes, whole: Bytes) -> String {
+    let (part, whole) = (u128::from(part.get()), u128::from(whole.get()));
+    let per_mille = (part * 1000 + whole / 2).checked_div(whole).unwrap_or(0);
+    format!("{}.{} %", per_mille / 10, per_mille % 10)
+}
+
+/// A part of a whole as a fraction, for machine formats.
+#[allow(clippy::cast_precision_loss)] // a ratio for reading; the exact bytes stand beside it
+pub(crate) fn share(part: Bytes, whole: Bytes) -> f64 {
+    if whole == Bytes::ZERO { 0.0 } else { part.get() as f64 / whole.get() as f64 }
+}
+
+/// A difference of sizes with its sign: `-300.00 MiB`.
+pub fn signed(difference: i128) -> String {
+    let sign = if difference < 0 { "-" } else { "" };
+    // a difference of two 64-bit numbers has a magnitude of 64 bits
+    format!("{sign}{}", Bytes::new(u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX)))
+}
+
+/// A difference of sizes in MiB, for the `*_mb` fields.
+#[allow(clippy::cast_precision_loss)] // for people; the exact bytes stand beside it
+pub fn mib_of_difference(difference: i128) -> f64 {
+    difference as f64 / 1_048_576.0
+}
+
+/// `1 state`, `2 states`.
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_round_half_up_and_bear_any_size() {
+        let percent = |part, whole| percent(Bytes::new(part), Bytes::new(whole));
+        assert_eq!(percent(800, 2200), "36.4 %");
+        assert_eq!(percent(1, 2000), "0.1 %");
+        assert_eq!(percent(0, 0), "0.0 %");
+        assert_eq!(percent(u64::MAX, u64::MAX), "100.0 %");
+    }
+
+    #[test]
+    fn differences_keep_their_sign() {
+        assert_eq!(signed(-(300 << 20)), "-300.00 MiB");
+        assert_eq!(signed(512), "512 B");
+        assert_eq!(signed(-i128::from(u64::MAX)), "-16384.00 PiB");
+    }
+}
