@@ -1,0 +1,49 @@
+//! `torch.optim.AdamW` (`torch/optim/adam.py`): two moments in the parameter's type, and a square root that costs a copy
+//! of the whole model (foreach), of the largest parameter twice (for-loop) or nothing (fused).
+
+use super::{foreach_like, state_of};
+use crate::nn::Parameter;
+use crate::options::OptimizerImpl;
+use crate::torch::{Dtype, Layout, Tensor};
+
+pub(super) fn step(state: &mut Vec<Vec<Tensor>>, parameters: &[Parameter], implementation: OptimizerImpl) {
+    if state.is_empty() {
+        *state = parameters.iter().map(|p| initial(p, implementation)).collect();
+    }
+    let Some(first) = parameters.first() else { return };
+    let torch = first.tensor.torch();
+    match implementation {
+        OptimizerImpl::Fused => torch.launch("_fused_adamw_"),
+        OptimizerImpl::Foreach => {
+            let _root = foreach_like(parameters, "_foreach_sqrt");
+            torch.launch("_foreach_addcdiv_.ScalarList");
+        }
+        OptimizerImpl::ForLoop => {
+            let mut _denominator: Option<Tensor> = None;
+            for parameter in parameters {
+                let like = |op| {
+                    torch.launch(op);
+                    torch.empty(*parameter.tensor.layout(), parameter.tensor.dtype())
+                };
+                let root = like("sqrt");
+                let quotient = like("div.Tensor");
+                drop(root);
+                torch.launch("add_.Tensor");
+                _denominator = Some(quotient);
+                torch.launch("addcdiv_");
+            }
+        }
+    }
+}
+
+/// The step count is a number on the host but for the fused kernel, which keeps it on the device.
+fn initial(parameter: &Parameter, implementation: OptimizerImpl) -> Vec<Tensor> {
+    let (layout, dtype) = (*parameter.tensor.layout(), parameter.tensor.dtype());
+    let mut state = Vec::new();
+    if implementation == OptimizerImpl::Fused {
+        state.push(state_of(parameter, "zeros", "step", Layout::contiguous(&[]), Dtype::F32));
+    }
+    state.push(state_of(parameter, "zeros_like", "exp_avg", layout, dtype));
+    state.push(state_of(parameter, "zeros_like", "exp_avg_sq", layout, dtype));
+    state
+}

@@ -1,0 +1,26 @@
+//! `torch.nn.utils.clip_grad_norm_` (`torch/nn/utils/clip_grad.py`): a norm for each gradient, the norm of those, and the
+//! factor; gradients are scaled in place.
+
+use crate::nn::Parameter;
+use crate::torch::{Dtype, Layout, Tensor};
+
+pub(crate) fn clip_grad_norm(parameters: &[Parameter]) {
+    let Some(first) = parameters.first() else { return };
+    let torch = first.tensor.torch();
+    let make = |op, sizes: &[u64], dtype: Dtype| {
+        torch.launch(op);
+        torch.empty(Layout::contiguous(sizes), dtype)
+    };
+    let norms: Vec<Tensor> =
+        parameters.iter().map(|p| make("linalg_vector_norm", &[], p.tensor.dtype())).collect();
+    let dtype = first.tensor.dtype();
+    let stacked = make("stack", &[u64::try_from(norms.len()).unwrap_or(u64::MAX)], dtype);
+    let _total = make("linalg_vector_norm", &[], dtype);
+    drop((norms, stacked));
+    let shifted = make("add.Tensor", &[], dtype);
+    let inverse = make("reciprocal", &[], dtype);
+    let _coefficient = make("mul.Tensor", &[], dtype);
+    drop((shifted, inverse));
+    let _clamped = make("clamp", &[], dtype);
+    torch.launch("mul_.Tensor");
+}

@@ -1,0 +1,135 @@
+//! The options of a plan: how the step is run. Names and defaults are those of the command line (design §5).
+
+use crate::torch::Dtype;
+
+/// How a training step is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Sequences in a micro-batch.
+    pub micro_batch_size: u64,
+    /// Tokens in a sequence; without one, 2048 or the model's limit if that is smaller.
+    pub seq_len: Option<u64>,
+    /// Micro-batches in a step.
+    pub gradient_accumulation_steps: u32,
+    /// Types of weights and compute.
+    pub precision: Precision,
+    /// Which optimizer.
+    pub optimizer: OptimizerKind,
+    /// How it is computed; without one, as torch picks on CUDA: foreach.
+    pub optimizer_impl: Option<OptimizerImpl>,
+    /// Whether SGD keeps a momentum buffer.
+    pub momentum: bool,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// Whether keys and values are repeated for all heads before the attention kernel is called.
+    pub expand_kv: bool,
+    /// What is computed again in backward.
+    pub recompute: Recompute,
+    /// Whether gradients are clipped by their norm.
+    pub clip_grad_norm: bool,
+    /// How long the loop keeps the model's output.
+    pub hold_outputs: HoldOutputs,
+    /// Whether the card is older than sm80 and so has no flash attention.
+    pub before_sm80: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            micro_batch_size: 1,
+            seq_len: None,
+            gradient_accumulation_steps: 1,
+            precision: Precision::Bf16Mixed,
+            optimizer: OptimizerKind::AdamW,
+            optimizer_impl: None,
+            momentum: false,
+            attention: Attention::Sdpa,
+            expand_kv: false,
+            recompute: Recompute::None,
+            clip_grad_norm: false,
+            hold_outputs: HoldOutputs::No,
+            before_sm80: false,
+        }
+    }
+}
+
+/// Types of weights and compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Everything in fp32.
+    Fp32,
+    /// Weights, gradients and optimizer state in bf16.
+    Bf16,
+    /// Weights, gradients and optimizer state in fp16.
+    Fp16,
+    /// fp32 weights under autocast to bf16.
+    Bf16Mixed,
+}
+
+impl Precision {
+    /// The type that weights, gradients and optimizer state are kept in.
+    pub const fn weights(self) -> Dtype {
+        match self {
+            Precision::Fp32 | Precision::Bf16Mixed => Dtype::F32,
+            Precision::Bf16 => Dtype::Bf16,
+            Precision::Fp16 => Dtype::F16,
+        }
+    }
+
+    /// The type that autocast computes in.
+    pub const fn autocast(self) -> Option<Dtype> {
+        match self {
+            Precision::Bf16Mixed => Some(Dtype::Bf16),
+            _ => None,
+        }
+    }
+}
+
+/// Which optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerKind {
+    /// `torch.optim.AdamW`
+    AdamW,
+    /// `torch.optim.SGD`
+    Sgd,
+}
+
+/// How torch computes an optimizer step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerImpl {
+    /// One kernel over lists of tensors.
+    Foreach,
+    /// One kernel for everything.
+    Fused,
+    /// A parameter at a time.
+    ForLoop,
+}
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// `F.scaled_dot_product_attention`; torch picks the kernel.
+    Sdpa,
+    /// Matmul, softmax, matmul.
+    Eager,
+}
+
+/// What is computed again in backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Nothing.
+    None,
+    /// Every decoder layer is a checkpoint.
+    Full,
+}
+
+/// How long the loop keeps the model's output (logits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldOutputs {
+    /// Until the loss is computed.
+    No,
+    /// Until backward ends.
+    Backward,
+    /// Until the step ends.
+    Step,
+}

@@ -1,0 +1,135 @@
+//! The training step as a user writes it: micro-batches of forward, loss and backward, then clip, update and zero_grad.
+//! Run twice, because the first step makes the optimizer state that the steady step starts with.
+
+use crate::config::Architecture;
+use crate::model::decoder::Attend;
+use crate::model::{CausalLm, causal_lm_loss};
+use crate::nn::{Builder, Parameter};
+use crate::optim::{Optimizer, clip_grad_norm};
+use crate::options::{Attention, HoldOutputs, OptimizerImpl, Options, Recompute};
+use crate::torch::autograd::backward;
+use crate::torch::ops::{self, SdpaKernel};
+use crate::torch::tape::{ModuleId, Role, Tape};
+use crate::torch::{Dtype, Layout, Tensor, Torch};
+use peakledger_core::{Category, Detail, Moment, Phase};
+use std::rc::Rc;
+
+/// Runs the first and the steady step of a model and hands back the tape, with the model's number of parameters.
+pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape, u64) {
+    let torch = Torch::new();
+    let mut build = Builder::new(torch.clone(), options.precision.weights());
+    let attend = attend(arch, options);
+    let model = CausalLm::new(&mut build, arch, attend, options.recompute == Recompute::Full);
+    let parameters = build.parameters;
+    let count = parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.tensor.layout().numel()));
+    let loop_ = Loop {
+        torch: torch.clone(),
+        options,
+        model,
+        batches: (0..options.gradient_accumulation_steps).map(|_| Batch::new(&torch, options, seq_len)).collect(),
+        parameters,
+    };
+    let implementation = options.optimizer_impl.unwrap_or(OptimizerImpl::Foreach);
+    let mut optimizer = Optimizer::new(options.optimizer, implementation, options.momentum);
+    for step in 0..2 {
+        loop_.step(step, &mut optimizer);
+    }
+    let tape = std::mem::take(&mut *torch.tape.borrow_mut());
+    (tape, count)
+}
+
+/// Which attention runs: torch picks the first kernel that can.
+fn attend(arch: &Architecture, options: &Options) -> Attend {
+    let half = options.precision.autocast().unwrap_or(options.precision.weights()).is_half();
+    let grouped = arch.num_key_value_heads != arch.num_attention_heads;
+    let kernel = if half && !options.before_sm80 && arch.head_dim <= 256 {
+        SdpaKernel::Flash
+    } else if !grouped || options.expand_kv {
+        SdpaKernel::MemoryEfficient
+    } else {
+        SdpaKernel::Math
+    };
+    match options.attention {
+        Attention::Eager => Attend::Eager,
+        Attention::Sdpa => Attend::Sdpa { kernel, expand_kv: options.expand_kv && grouped },
+    }
+}
+
+/// A micro-batch on the device.
+struct Batch {
+    input_ids: Tensor,
+    labels: Tensor,
+}
+
+impl Batch {
+    fn new(torch: &Rc<Torch>, options: &Options, seq_len: u64) -> Batch {
+        let input = || {
+            let layout = Layout::contiguous(&[options.micro_batch_size, seq_len]);
+            let kind = (Category::Activation, Some(Detail::Input));
+            let tensor = torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Output);
+            tensor.relabel(|stored| stored.tracked = Moment(u32::MAX));
+            tensor
+        };
+        Batch { input_ids: input(), labels: input() }
+    }
+}
+
+/// The training loop.
+struct Loop<'a> {
+    torch: Rc<Torch>,
+    options: &'a Options,
+    model: CausalLm,
+    parameters: Vec<Parameter>,
+    batches: Vec<Batch>,
+}
+
+impl Loop<'_> {
+    fn step(&self, step: u8, optimizer: &mut Optimizer) {
+        let torch = &self.torch;
+        torch.begin(step, Phase::Load, None);
+        torch.end();
+        let mut held = None;
+        for (micro_batch, batch) in (0u32..).zip(&self.batches) {
+            self.micro_batch(step, micro_batch, batch, &mut held);
+        }
+        torch.begin(step, Phase::Update, None);
+        torch.without_grad(|| {
+            if self.options.clip_grad_norm {
+                clip_grad_norm(&self.parameters);
+            }
+            optimizer.step(&self.parameters);
+        });
+        torch.end();
+        torch.begin(step, Phase::ZeroGrad, None);
+        torch.launch("zero_grad");
+        for parameter in &self.parameters {
+            parameter.leaf.grad.borrow_mut().take();
+        }
+        torch.end();
+    }
+
+    fn micro_batch(&self, step: u8, micro_batch: u32, batch: &Batch, held: &mut Option<Tensor>) {
+        let torch = &self.torch;
+        let begin = |phase| torch.begin(step, phase, Some(micro_batch));
+        let (loss, output) = torch.autocast(self.options.precision.autocast(), || {
+            begin(Phase::Forward);
+            let logits = self.model.forward(&batch.input_ids);
+            *held = None; // a loop that keeps its output overwrites it here
+            torch.end();
+            begin(Phase::Loss);
+            let mut loss = causal_lm_loss(&logits, &batch.labels);
+            if self.batches.len() > 1 {
+                loss = ops::div_scalar(&loss);
+            }
+            let output = (self.options.hold_outputs != HoldOutputs::No).then_some(logits);
+            torch.end();
+            (loss, output)
+        });
+        begin(Phase::Backward);
+        backward(&loss);
+        torch.end();
+        if self.options.hold_outputs == HoldOutputs::Step {
+            *held = output;
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Autograd: what an op leaves for backward, and the engine that walks the graph in torch's order.
+//!
+//! A backward formula is a closure; what it captures is what autograd saves. The engine runs the ready node that was
+//! made last (`torch/csrc/autograd/engine.cpp`, CompareNodeTaskTime), holds a node's incoming gradients until its
+//! outputs were brought to the shape and type of the inputs (validate_outputs), and only then drops what it saved.
+
+use super::tape::ModuleId;
+use super::{Dtype, Layout, Saved, Tensor, Torch, ops};
+use peakledger_core::Category;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+/// Gradients into or out of a node, one a differentiable output or input.
+pub(crate) type Grads = SmallVec<[Option<Tensor>; 3]>;
+
+/// A backward formula: gradients of the outputs in, gradients of the inputs out.
+type Formula = Box<dyn Fn(&[Option<Tensor>]) -> Grads>;
+
+/// A tensor as a hook keeps it.
+pub(crate) trait Packed {
+    /// The tensor again.
+    fn unpack(&self) -> Tensor;
+}
+
+/// Hooks on what autograd saves (`torch.autograd.graph.saved_tensors_hooks`).
+pub(crate) trait SavedTensorHooks {
+    /// What to keep instead of the tensor.
+    fn pack(&self, tensor: &Tensor) -> Saved;
+}
+
+/// A node of the graph.
+pub(crate) struct Node {
+    /// Later nodes run first; leaves before all others.
+    sequence: u32,
+    module: ModuleId,
+    next: SmallVec<[Option<Target>; 3]>,
+    work: RefCell<Work>,
+    /// Gradients that have arrived, one slot an output of the forward op.
+    arrived: RefCell<SmallVec<[Option<Tensor>; 1]>>,
+    waiting_for: Cell<u32>,
+}
+
+enum Work {
+    /// Runs a formula, once.
+    Formula(Formula),
+    /// Adds into a leaf's gradient.
+    Accumulate(Rc<Leaf>),
+    /// Has run.
+    Done,
+}
+
+/// A way back into the graph: a node, and which of its outputs the tensor is.
+#[derive(Clone)]
+pub(crate) struct Edge {
+    node: Rc<Node>,
+    output: u8,
+}
+
+/// An edge with the shape and type that a gradient along it must have.
+struct Target {
+    edge: Edge,
+    layout: Layout,
+    dtype: Dtype,
+}
+
+/// A parameter as autograd sees it.
+pub(crate) struct Leaf {
+    /// Which parameter of the model, for the name of its gradient.
+    pub(crate) parameter: u32,
+    pub(crate) grad: RefCell<Option<Tensor>>,
+}
+
+impl Edge {
+    /// The edge to a parameter.
+    pub(crate) fn leaf(leaf: Rc<Leaf>, module: ModuleId) -> Edge {
+        Edge { node: Rc::new(Node::new(u32::MAX, module, SmallVec::new(), Work::Accumulate(leaf), 1)), output: 0 }
+    }
+
+    /// Whether it leads to a parameter.
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.node.sequence == u32::MAX
+    }
+}
+
+impl Node {
+    fn new(
+        sequence: u32,
+        module: ModuleId,
+        next: SmallVec<[Option<Target>; 3]>,
+        work: Work,
+        outputs: usize,
+    ) -> Node {
+        let arrived = RefCell::new(std::iter::repeat_with(|| None).take(outputs).collect());
+        Node { sequence, module, next, work: RefCell::new(work), arrived, waiting_for: Cell::new(0) }
+    }
+}
+
+/// Whether an op over these inputs becomes part of the graph.
+pub(crate) fn recorded(torch: &Torch, inputs: &[&Tensor]) -> bool {
+    torch.grad_enabled.get() && !torch.halted.get() && inputs.iter().any(|input| input.requires_grad())
+}
+
+/// Makes `output` the differentiable output of an op over `inputs` with that backward formula.
+pub(crate) fn record(
+    output: Tensor,
+    inputs: &[&Tensor],
+    formula: impl Fn(&[Option<Tensor>]) -> Grads + 'static,
+) -> Tensor {
+    let torch = output.torch().clone();
+    let next = inputs
+        .iter()
+        .map(|input| {
+            let edge = input.edge()?.clone();
+            Some(Target { edge, layout: *input.layout(), dtype: input.dtype() })
+        })
+        .collect();
+    let sequence = torch.next_sequence();
+    let node = Node::new(sequence, torch.module.get(), next, Work::Formula(Box::new(formula)), 1);
+    output.with_edge(Some(Edge { node: Rc::new(node), output: 0 }))
+}
+
+/// `loss.backward()`.
+pub(crate) fn backward(loss: &Tensor) {
+    let Some(root) = loss.edge().cloned() else { return };
+    let torch = loss.torch().clone();
+    torch.without_grad(|| {
+        count_dependencies(&root.node);
+        let mut ready = BinaryHeap::new();
+        let first = ops::ones_like(loss); // held by the caller until backward returns
+        deliver(&root, first.clone());
+        ready.push(Ready(root.node));
+        while let Some(Ready(node)) = ready.pop() {
+            torch.inside(node.module, || run(&node, &mut ready));
+        }
+    });
+}
+
+/// A node that may run; later nodes are greater.
+struct Ready(Rc<Node>);
+
+impl Ord for Ready {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.sequence.cmp(&other.0.sequence)
+    }
+}
+
+impl PartialOrd for Ready {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ready {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.sequence == other.0.sequence
+    }
+}
+
+impl Eq for Ready {}
+
+/// Counts how many gradients each node waits for.
+fn count_dependencies(root: &Rc<Node>) {
+    let mut stack = vec![root.clone()];
+    while let Some(node) = stack.pop() {
+        for target in node.next.iter().flatten() {
+            let next = &target.edge.node;
+            let waiting_for = next.waiting_for.get();
+            if waiting_for == 0 {
+                stack.push(next.clone());
+            }
+            next.waiting_for.set(waiting_for + 1);
+        }
+    }
+}
+
+/// Puts a gradient into the slot it belongs to. Where one is there already the two are added out of place: torch adds in
+/// place only for plain tensors, and what its tracker follows is not plain.
+fn deliver(edge: &Edge, grad: Tensor) {
+    let slot = usize::from(edge.output);
+    let there = edge.node.arrived.borrow_mut().get_mut(slot).and_then(Option::take);
+    let grad = match there {
+        None => grad,
+        Some(there) => ops::add(there, grad),
+    };
+    if let Some(slot) = edge.node.arrived.borrow_mut().get_mut(slot) {
+        *slot = Some(grad);
+    }
+}
+
+fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
+    let arrived = std::mem::take(&mut *node.arrived.borrow_mut());
+    let work = std::mem::replace(&mut *node.work.borrow_mut(), Work::Done);
+    match work {
+        Work::Done => {}
+        Work::Accumulate(leaf) => {
+            for grad in arrived.into_iter().flatten() {
+                accumulate(&leaf, grad);
+            }
+            *node.work.borrow_mut() = Work::Accumulate(leaf);
+            node.arrived.borrow_mut().push(None);
+        }
+        Work::Formula(formula) => {
+            let outputs = formula(&arrived);
+            let mut fitted: Grads = SmallVec::new();
+            for (output, target) in outputs.into_iter().zip(&node.next) {
+                fitted.push(match (output, target) {
+                    (Some(output), Some(target)) => Some(fit(output, target)),
+                    _ => None,
+                });
+            }
+            drop(arrived);
+            drop(formula);
+            for (grad, target) in fitted.into_iter().zip(&node.next) {
+                let Some(target) = target else { continue };
+                if let Some(grad) = grad {
+                    deliver(&target.edge, grad);
+                }
+                let next = &target.edge.node;
+                next.waiting_for.set(next.waiting_for.get().saturating_sub(1));
+                if next.waiting_for.get() == 0 {
+                    ready.push(Ready(next.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// Sums a gradient down to the shape of what it belongs to and casts it to its type.
+fn fit(grad: Tensor, target: &Target) -> Tensor {
+    let grad = if grad.sizes() == target.layout.sizes() { grad } else { ops::sum_to(grad, target.layout.sizes()) };
+    if grad.dtype() == target.dtype { grad } else { ops::to_copy(grad, target.dtype) }
+}
+
+/// A leaf takes the first gradient as it is and adds later ones into it
+/// (`torch/csrc/autograd/functions/accumulate_grad.h`).
+fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
+    let mut held = leaf.grad.borrow_mut();
+    match &*held {
+        Some(held) => held.torch().launch("add_.Tensor"),
+        None => {
+            grad.relabel(|stored| {
+                stored.category = Category::Gradient;
+                stored.detail = None;
+                stored.role = super::tape::Role::Of { parameter: leaf.parameter, state: "grad" };
+            });
+            *held = Some(grad);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Activation checkpointing as `torch.utils.checkpoint(use_reentrant=False)` does it: the block runs while hooks keep a
+//! promise in place of each tensor that autograd would save; the first promise that backward asks for runs the block
+//! again and keeps what it saves this time. The second run stops at the last tensor that anything waits for.
+
+use super::autograd::{Packed, SavedTensorHooks};
+use super::{ACTIVATION, Saved, Tensor, Torch};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::{Rc, Weak};
+
+/// Runs `block` as a checkpoint. What `block` captures is what the checkpoint holds on to: its inputs.
+pub(crate) fn checkpoint(torch: &Rc<Torch>, block: impl Fn() -> Tensor + 'static) -> Tensor {
+    let frame = Rc::new(Frame {
+        torch: torch.clone(),
+        autocast: torch.autocast_dtype(),
+        block: Box::new(block),
+        promises: RefCell::new(Vec::new()),
+        recomputed: Cell::new(false),
+    });
+    torch.with_hooks(Rc::new(Promising(frame.clone())), || (frame.block)())
+}
+
+struct Frame {
+    torch: Rc<Torch>,
+    autocast: Option<super::Dtype>,
+    block: Box<dyn Fn() -> Tensor>,
+    /// In the order in which the block saves. A promise that nothing waits for any more is gone.
+    promises: RefCell<Vec<Weak<Promise>>>,
+    recomputed: Cell<bool>,
+}
+
+/// A saved tensor that is not there yet.
+struct Promise {
+    frame: Rc<Frame>,
+    tensor: OnceCell<RefCell<Option<Tensor>>>,
+}
+
+struct Promising(Rc<Frame>);
+
+impl SavedTensorHooks for Promising {
+    fn pack(&self, _tensor: &Tensor) -> Saved {
+        let promise = Rc::new(Promise { frame: self.0.clone(), tensor: OnceCell::new() });
+        self.0.promises.borrow_mut().push(Rc::downgrade(&promise));
+        Saved::Packed(Box::new(Kept(promise)))
+    }
+}
+
+struct Kept(Rc<Promise>);
+
+impl Packed for Kept {
+    fn unpack(&self) -> Tensor {
+        let frame = &self.0.frame;
+        if !frame.recomputed.replace(true) {
+            frame.recompute();
+        }
+        let tensor = self.0.tensor.get().and_then(|slot| slot.borrow_mut().take());
+        match tensor {
+            Some(tensor) => tensor,
+            None => unreachable!("a block saves the same tensors in the same order both times"),
+        }
+    }
+}
+
+impl Frame {
+    fn recompute(self: &Rc<Self>) {
+        let torch = &self.torch;
+        let hooks = Rc::new(Keeping { frame: self.clone(), next: Cell::new(0) });
+        let purpose = torch.purpose.replace(ACTIVATION);
+        let grad_enabled = torch.grad_enabled.replace(true);
+        let module = torch.module.get();
+        torch.autocast(self.autocast, || {
+            torch.with_hooks(hooks, || drop((self.block)()));
+            torch.halted.set(false);
+        });
+        torch.module.set(module);
+        torch.grad_enabled.set(grad_enabled);
+        torch.purpose.set(purpose);
+    }
+}
+
+/// Hooks of the second run: the promises are kept.
+struct Keeping {
+    frame: Rc<Frame>,
+    next: Cell<usize>,
+}
+
+impl SavedTensorHooks for Keeping {
+    fn pack(&self, tensor: &Tensor) -> Saved {
+        let index = self.next.get();
+        self.next.set(index + 1);
+        let promises = self.frame.promises.borrow();
+        if let Some(promise) = promises.get(index).and_then(Weak::upgrade) {
+            let kept = Saved::kept(tensor);
+            if let Saved::Plain(kept) = kept {
+                let _first = promise.tensor.set(RefCell::new(Some(kept)));
+            }
+        }
+        if index + 1 == promises.len() {
+            tensor.torch().halted.set(true);
+        }
+        Saved::Plain(tensor.detach())
+    }
+}

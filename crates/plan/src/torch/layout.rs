@@ -1,0 +1,262 @@
+//! Shapes and strides: whether a reshape is free or a copy, and how an elementwise result lies in memory.
+//!
+//! Only what decides bytes is here: which op has to copy. The rules are torch's: `computeStride` in
+//! `aten/src/ATen/TensorUtils.cpp` and `reorder_dimensions` in `aten/src/ATen/TensorIterator.cpp`. Products saturate: a
+//! size past 64 bits is caught where it would be allocated.
+#![allow(clippy::indexing_slicing)] // dimensions are below RANK by construction
+
+/// The most dimensions that any module here uses.
+const RANK: usize = 5;
+
+/// Sizes and strides, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    rank: u8,
+    contiguous: bool,
+    sizes: [u64; RANK],
+    strides: [u64; RANK],
+}
+
+impl Layout {
+    /// Row-major.
+    pub(crate) fn contiguous(sizes: &[u64]) -> Layout {
+        let mut layout = Layout { rank: 0, contiguous: true, sizes: [1; RANK], strides: [1; RANK] };
+        for (slot, size) in layout.sizes.iter_mut().zip(sizes) {
+            *slot = *size;
+            layout.rank += 1;
+        }
+        let mut stride = 1;
+        let rank = layout.rank();
+        for (slot, size) in layout.strides[..rank].iter_mut().zip(&layout.sizes[..rank]).rev() {
+            *slot = stride;
+            stride = stride.saturating_mul((*size).max(1));
+        }
+        layout
+    }
+
+    fn rank(&self) -> usize {
+        usize::from(self.rank)
+    }
+
+    pub(crate) fn sizes(&self) -> &[u64] {
+        &self.sizes[..self.rank()]
+    }
+
+    fn strides(&self) -> &[u64] {
+        &self.strides[..self.rank()]
+    }
+
+    /// The size of a dimension; negative ones count from the end.
+    pub(crate) fn size(&self, dim: isize) -> u64 {
+        self.at(dim).and_then(|dim| self.sizes().get(dim)).copied().unwrap_or(1)
+    }
+
+    fn at(&self, dim: isize) -> Option<usize> {
+        let rank = self.rank();
+        if dim < 0 { rank.checked_sub(dim.unsigned_abs()) } else { Some(dim.unsigned_abs()) }
+    }
+
+    pub(crate) fn numel(&self) -> u64 {
+        self.sizes().iter().fold(1, |n, size| n.saturating_mul(*size))
+    }
+
+    pub(crate) fn is_contiguous(&self) -> bool {
+        self.contiguous
+    }
+
+    fn settle(mut self) -> Layout {
+        let mut expected = 1;
+        self.contiguous = true;
+        for (size, stride) in self.sizes().iter().zip(self.strides()).rev() {
+            if *size != 1 {
+                if *stride != expected {
+                    self.contiguous = false;
+                    return self;
+                }
+                expected = expected.saturating_mul(*size);
+            }
+        }
+        self
+    }
+
+    /// The view with two dimensions swapped.
+    pub(crate) fn transpose(mut self, a: isize, b: isize) -> Layout {
+        if let (Some(a), Some(b)) = (self.at(a), self.at(b)) {
+            self.sizes.swap(a, b);
+            self.strides.swap(a, b);
+        }
+        self.settle()
+    }
+
+    /// The view with a dimension of size 1 put in.
+    pub(crate) fn unsqueeze(self, dim: usize) -> Layout {
+        let mut layout = self;
+        layout.sizes[dim..].rotate_right(1);
+        layout.strides[dim..].rotate_right(1);
+        layout.sizes[dim] = 1;
+        layout.strides[dim] = if dim < self.rank() { self.strides[dim].saturating_mul(self.sizes[dim]) } else { 1 };
+        layout.rank += 1;
+        layout
+    }
+
+    /// The view with the last dimension cut to `size`.
+    pub(crate) fn narrow_last(mut self, size: u64) -> Layout {
+        if let Some(last) = self.at(-1) {
+            self.sizes[last] = size;
+        }
+        self.settle()
+    }
+
+    /// The view with dimensions of size 1 repeated by stride 0.
+    pub(crate) fn expand(mut self, sizes: &[u64]) -> Layout {
+        for ((size, stride), wanted) in self.sizes.iter_mut().zip(&mut self.strides).zip(sizes) {
+            if *size != *wanted {
+                *size = *wanted;
+                *stride = 0;
+            }
+        }
+        self.settle()
+    }
+
+    /// The same elements under other sizes, if that needs no copy.
+    pub(crate) fn view(&self, sizes: &[u64]) -> Option<Layout> {
+        if self.contiguous {
+            return Some(Layout::contiguous(sizes));
+        }
+        let mut view = Layout::contiguous(sizes);
+        let mut wanted = view.rank();
+        let mut base_stride = self.strides().last().copied().unwrap_or(1);
+        let (mut run, mut taken) = (1u64, 1u64); // elements of the old run of dimensions, and of the new sizes laid over it
+        for dim in (0..self.rank()).rev() {
+            run = run.saturating_mul(self.sizes[dim]);
+            let ends =
+                dim == 0 || (self.sizes[dim - 1] != 1 && self.strides[dim - 1] != run.saturating_mul(base_stride));
+            if !ends {
+                continue;
+            }
+            while wanted > 0 && (taken < run || view.sizes[wanted - 1] == 1) {
+                wanted -= 1;
+                view.strides[wanted] = taken.saturating_mul(base_stride);
+                taken = taken.saturating_mul(view.sizes[wanted]);
+            }
+            if taken != run {
+                return None;
+            }
+            if dim > 0 {
+                base_stride = self.strides[dim - 1];
+                (run, taken) = (1, 1);
+            }
+        }
+        (wanted == 0).then(|| view.settle())
+    }
+
+    /// The same sizes in row-major order.
+    pub(crate) fn packed(&self) -> Layout {
+        Layout::contiguous(self.sizes())
+    }
+
+    /// How the result of an elementwise op over two tensors lies in memory.
+    pub(crate) fn broadcast(&self, other: &Layout) -> Layout {
+        if self.contiguous && other.contiguous && self.sizes == other.sizes && self.rank == other.rank {
+            return *self;
+        }
+        let rank = self.rank().max(other.rank());
+        let (a, b) = (self.pad_left(rank), other.pad_left(rank));
+        let mut sizes = [1; RANK];
+        for ((size, x), y) in sizes.iter_mut().zip(&a.sizes).zip(&b.sizes) {
+            *size = if *x == 1 { *y } else { *x };
+        }
+        let operands = [a.expand(&sizes[..rank]), b.expand(&sizes[..rank])];
+        Layout::like(&sizes[..rank], &operands)
+    }
+
+    /// How a copy that keeps the order of dimensions lies in memory (`torch.preserve_format`).
+    pub(crate) fn preserved(&self) -> Layout {
+        if self.contiguous { *self } else { Layout::like(self.sizes(), std::slice::from_ref(self)) }
+    }
+
+    fn pad_left(self, rank: usize) -> Layout {
+        let mut layout = self;
+        while layout.rank() < rank {
+            layout = layout.unsqueeze(0);
+        }
+        layout
+    }
+
+    /// Dimensions sorted as their strides in the operands are, the fastest first; then packed in that order.
+    fn like(sizes: &[u64], operands: &[Layout]) -> Layout {
+        let rank = sizes.len();
+        let mut order = [0, 1, 2, 3, 4];
+        order[..rank].reverse();
+        let slower = |a: usize, b: usize| -> i8 {
+            for operand in operands {
+                let (x, y) = (operand.strides[a], operand.strides[b]);
+                if x == 0 || y == 0 {
+                    continue;
+                }
+                if x != y {
+                    return if x < y { -1 } else { 1 };
+                }
+                if sizes[a] > sizes[b] {
+                    return 1;
+                }
+            }
+            0
+        };
+        for i in 1..rank {
+            let mut here = i;
+            for before in (0..i).rev() {
+                match slower(order[before], order[here]) {
+                    1 => {
+                        order.swap(before, here);
+                        here = before;
+                    }
+                    -1 => break,
+                    _ => {}
+                }
+            }
+        }
+        let mut layout = Layout::contiguous(sizes);
+        let mut stride = 1;
+        for dim in &order[..rank] {
+            layout.strides[*dim] = stride;
+            stride = stride.saturating_mul(sizes[*dim].max(1));
+        }
+        layout.settle()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_of_one_sequence_merge_and_of_two_do_not() {
+        // [b, s, h, d] seen as [b, h, s, d]: what `q_proj(x).view(…).transpose(1, 2)` gives
+        let heads = |batch| Layout::contiguous(&[batch, 7, 4, 8]).transpose(1, 2);
+        assert!(heads(1).view(&[4, 7, 8]).is_some());
+        assert!(heads(2).view(&[8, 7, 8]).is_none());
+        assert!(!heads(1).is_contiguous());
+        assert!(heads(2).transpose(1, 2).is_contiguous());
+    }
+
+    #[test]
+    fn an_elementwise_result_lies_as_its_first_operand() {
+        let heads = Layout::contiguous(&[1, 7, 4, 8]).transpose(1, 2);
+        let table = Layout::contiguous(&[1, 1, 7, 8]);
+        assert_eq!(heads.broadcast(&table).strides(), heads.strides());
+        let packed = Layout::contiguous(&[1, 4, 7, 8]);
+        assert_eq!(packed.broadcast(&heads), packed);
+        assert_eq!(heads.broadcast(&packed).strides(), heads.strides());
+        let row = Layout::contiguous(&[8]);
+        assert_eq!(row.broadcast(&packed), packed);
+    }
+
+    #[test]
+    fn repeated_heads_need_a_copy() {
+        let kv = Layout::contiguous(&[1, 2, 7, 8]).unsqueeze(2).expand(&[1, 2, 3, 7, 8]);
+        assert_eq!(kv.sizes(), [1, 2, 3, 7, 8]);
+        assert!(kv.view(&[1, 6, 7, 8]).is_none());
+        assert_eq!(kv.numel(), 336);
+    }
+}

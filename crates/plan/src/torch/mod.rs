@@ -1,0 +1,147 @@
+//! PyTorch without the data.
+//!
+//! A [`Tensor`] is a layout, a type and a shared handle on a storage; a storage's birth and death are the [`Tape`]. An op
+//! ([`ops`]) allocates its outputs, hands [`autograd`] what torch's derivative rules save and lets go of the rest. So
+//! modules written against this read like the modules they mirror, and a strategy sits where torch has it: autocast is a
+//! cast at the door of an op, a checkpoint runs its block without saving and again in backward.
+
+pub(crate) mod autocast;
+pub(crate) mod autograd;
+pub(crate) mod checkpoint;
+mod dtype;
+mod layout;
+pub(crate) mod ops;
+pub(crate) mod tape;
+mod tensor;
+
+pub use dtype::Dtype;
+pub(crate) use layout::Layout;
+pub(crate) use tape::{ModuleId, Tape};
+pub(crate) use tensor::{Saved, Tensor};
+
+use autocast::Autocast;
+use autograd::SavedTensorHooks;
+use peakledger_core::{Category, Detail, Phase};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use tape::{Mark, Module, ModuleName, Ran};
+
+/// The session: the tape, and the modes that torch keeps for a thread.
+pub(crate) struct Torch {
+    pub(crate) tape: RefCell<Tape>,
+    pub(crate) grad_enabled: Cell<bool>,
+    pub(crate) module: Cell<ModuleId>,
+    /// What an op's outputs are: activations in forward, temporaries in backward and update.
+    pub(crate) purpose: Cell<(Category, Option<Detail>)>,
+    /// Set when a recomputation has all it needs: what is left of the block runs without leaving a trace, as torch
+    /// leaves it by an exception.
+    pub(crate) halted: Cell<bool>,
+    pub(crate) autocast: RefCell<Option<Autocast>>,
+    hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
+    sequence: Cell<u32>,
+}
+
+const ACTIVATION: (Category, Option<Detail>) = (Category::Activation, None);
+const TEMPORARY: (Category, Option<Detail>) = (Category::Workspace, Some(Detail::Temporary));
+
+impl Torch {
+    pub(crate) fn new() -> Rc<Torch> {
+        let root = Module { parent: None, name: ModuleName::Word("") };
+        Rc::new(Torch {
+            tape: RefCell::new(Tape { modules: vec![root], ..Tape::default() }),
+            grad_enabled: Cell::new(true),
+            module: Cell::new(ModuleId(0)),
+            purpose: Cell::new(ACTIVATION),
+            halted: Cell::new(false),
+            autocast: RefCell::new(None),
+            hooks: RefCell::new(Vec::new()),
+            sequence: Cell::new(0),
+        })
+    }
+
+    /// Names a module.
+    pub(crate) fn module(&self, parent: ModuleId, name: ModuleName) -> ModuleId {
+        let mut tape = self.tape.borrow_mut();
+        let id = ModuleId(u32::try_from(tape.modules.len()).unwrap_or(u32::MAX));
+        tape.modules.push(Module { parent: Some(parent), name });
+        id
+    }
+
+    /// Starts an op: the next moment of the tape.
+    pub(crate) fn launch(&self, op: &'static str) {
+        if !self.halted.get() {
+            self.tape.borrow_mut().ran.push(Ran { op, module: self.module.get() });
+        }
+    }
+
+    /// Begins a phase. The phase that was running gets a last moment, at which only what outlives it is there.
+    pub(crate) fn begin(&self, step: u8, phase: Phase, micro_batch: Option<u32>) {
+        self.module.set(ModuleId(0));
+        self.purpose.set(match phase {
+            Phase::Backward | Phase::Update | Phase::ZeroGrad => TEMPORARY,
+            _ => ACTIVATION,
+        });
+        let mut tape = self.tape.borrow_mut();
+        let first = tape.next();
+        tape.marks.push(Mark { step, phase, micro_batch, first });
+    }
+
+    /// Ends a phase: a moment at which only what outlives it is there.
+    pub(crate) fn end(&self) {
+        self.module.set(ModuleId(0));
+        self.launch(END);
+    }
+
+    /// Runs `body` as code of that module.
+    pub(crate) fn inside<T>(&self, module: ModuleId, body: impl FnOnce() -> T) -> T {
+        let outer = self.module.replace(module);
+        let result = body();
+        self.module.set(outer);
+        result
+    }
+
+    /// Runs `body` under `torch.no_grad()`.
+    pub(crate) fn without_grad<T>(&self, body: impl FnOnce() -> T) -> T {
+        let outer = self.grad_enabled.replace(false);
+        let result = body();
+        self.grad_enabled.set(outer);
+        result
+    }
+
+    /// Runs `body` with these hooks on what autograd saves.
+    pub(crate) fn with_hooks<T>(&self, hooks: Rc<dyn SavedTensorHooks>, body: impl FnOnce() -> T) -> T {
+        self.hooks.borrow_mut().push(hooks);
+        let result = body();
+        self.hooks.borrow_mut().pop();
+        result
+    }
+
+    fn pack(&self, tensor: &Tensor) -> Saved {
+        let hooks = self.hooks.borrow().last().cloned();
+        match hooks {
+            Some(hooks) => hooks.pack(tensor),
+            None => Saved::kept(tensor),
+        }
+    }
+
+    fn next_sequence(&self) -> u32 {
+        let sequence = self.sequence.get();
+        self.sequence.set(sequence.saturating_add(1));
+        sequence
+    }
+}
+
+impl Saved {
+    /// The tensor itself, marked as one that autograd keeps.
+    pub(crate) fn kept(tensor: &Tensor) -> Saved {
+        tensor.relabel(|stored| {
+            if (stored.category, stored.detail) == ACTIVATION {
+                stored.detail = Some(Detail::SavedTensor);
+            }
+        });
+        Saved::Plain(tensor.detach())
+    }
+}
+
+/// The name of the moment that ends a phase.
+pub(crate) const END: &str = "end of phase";

@@ -1,0 +1,38 @@
+//! The two ops under `F.cross_entropy`.
+
+use super::{one, only, output};
+use crate::torch::autograd::{record, recorded};
+use crate::torch::{Layout, Tensor};
+use std::borrow::Borrow;
+
+/// `F.log_softmax(a, -1)`. Saves its result.
+pub(crate) fn log_softmax(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let result = output(a.torch(), "_log_softmax", a.layout().packed(), a.dtype());
+    if !recorded(a.torch(), &[a]) {
+        return result;
+    }
+    let saved = result.save();
+    let dtype = a.dtype();
+    record(result, &[a], move |grads| {
+        let result = saved.unpack();
+        let layout = result.layout().packed();
+        one(only(grads).map(|grad| output(grad.torch(), "_log_softmax_backward_data", layout, dtype)))
+    })
+}
+
+/// `F.nll_loss(a, target)`: a scalar and the total weight. Saves all three; backward makes a gradient of the input's size.
+pub(crate) fn nll_loss(a: impl Borrow<Tensor>, target: &Tensor) -> Tensor {
+    let a = a.borrow();
+    let scalar = Layout::contiguous(&[]);
+    let save = recorded(a.torch(), &[a]);
+    let saved = save.then(|| (a.save(), target.save()));
+    let loss = output(a.torch(), "nll_loss_forward", scalar, a.dtype());
+    let weight = a.torch().empty(scalar, a.dtype());
+    let Some((input, target)) = saved else { return loss };
+    let weight = weight.save();
+    record(loss, &[a], move |grads| {
+        let (input, _target, _weight) = (input.unpack(), target.unpack(), weight.unpack());
+        one(only(grads).map(|grad| output(grad.torch(), "nll_loss_backward", input.layout().packed(), input.dtype())))
+    })
+}

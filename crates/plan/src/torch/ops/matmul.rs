@@ -1,0 +1,73 @@
+//! Matrix products.
+
+use super::view::{contiguous, reshape};
+use super::{only, output};
+use crate::torch::autocast::lowered;
+use crate::torch::autograd::{record, recorded};
+use crate::torch::{Layout, Tensor};
+use smallvec::{SmallVec, smallvec};
+use std::borrow::Borrow;
+
+/// `F.linear(x, weight, bias)` over the last dimension of `x`: one `mm` (or `addmm`) of the rows. Saves the input for the
+/// weight's gradient and the weight for the input's. `weight` is `[out, in]`.
+pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let bias = bias.map(lowered);
+    let weight = lowered(weight);
+    let x = lowered(x.borrow());
+    let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(x.sizes());
+    if let Some(last) = sizes.last_mut() {
+        *last = weight.size(0);
+    }
+    let op = if bias.is_some() { "addmm" } else { "mm" };
+    let product = || output(x.torch(), op, Layout::contiguous(&sizes), x.dtype());
+    let inputs: SmallVec<[&Tensor; 3]> = [&x, &weight].into_iter().chain(&bias).collect();
+    if !recorded(x.torch(), &inputs) {
+        return product();
+    }
+    let saved_weight = x.requires_grad().then(|| weight.save());
+    let saved_x = weight.requires_grad().then(|| x.save());
+    let (x_layout, weight_layout) = (x.layout().packed(), weight.layout().packed());
+    let bias_needs = bias.as_ref().is_some_and(Tensor::requires_grad);
+    record(product(), &inputs, move |grads| {
+        let x = saved_x.as_ref().map(|s| s.unpack());
+        let weight = saved_weight.as_ref().map(|s| s.unpack());
+        let Some(grad) = only(grads) else { return smallvec![None, None, None] };
+        let rows = contiguous(grad);
+        let product = |layout| output(rows.torch(), "mm", layout, rows.dtype());
+        // the weight's gradient first; the bias' is the gradient itself, which the engine sums over the rows
+        let for_weight = x.as_ref().map(|_| product(weight_layout));
+        let for_x = weight.as_ref().map(|_| product(x_layout));
+        smallvec![for_x, for_weight, bias_needs.then(|| rows.clone())]
+    })
+}
+
+/// `torch.matmul(a, b)` of `[b, h, n, k]` and `[b, h, k, m]`: both are flattened (and copied where their layout does not
+/// allow it), then one `bmm`. Saves both.
+pub(crate) fn matmul(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
+    let (b, a) = (lowered(b.borrow()), lowered(a.borrow()));
+    let (batch, heads) = (a.size(0), a.size(1));
+    let sizes = [batch, heads, a.size(2), b.size(3)];
+    let folded = batch.saturating_mul(heads);
+    let flat_a = reshape(&a, &[folded, a.size(2), a.size(3)]);
+    let flat_b = reshape(&b, &[folded, b.size(2), b.size(3)]);
+    reshape(bmm(flat_a, flat_b), &sizes)
+}
+
+fn bmm(a: Tensor, b: Tensor) -> Tensor {
+    let layout = Layout::contiguous(&[a.size(0), a.size(1), b.size(2)]);
+    let dtype = a.dtype();
+    if !recorded(a.torch(), &[&a, &b]) {
+        return output(a.torch(), "bmm", layout, dtype);
+    }
+    let saved_b = a.requires_grad().then(|| b.save());
+    let saved_a = b.requires_grad().then(|| a.save());
+    let (a_layout, b_layout) = (a.layout().packed(), b.layout().packed());
+    record(output(a.torch(), "bmm", layout, dtype), &[&a, &b], move |grads| {
+        let (a, b) = (saved_a.as_ref().map(|s| s.unpack()), saved_b.as_ref().map(|s| s.unpack()));
+        let Some(grad) = only(grads) else { return smallvec![None, None] };
+        let product = |layout| output(grad.torch(), "bmm", layout, grad.dtype());
+        let for_b = a.as_ref().map(|_| product(b_layout));
+        let for_a = b.as_ref().map(|_| product(a_layout));
+        smallvec![for_a, for_b]
+    })
+}

@@ -1,0 +1,45 @@
+//! The ops: each allocates its outputs under torch's own name for it, saves what `derivatives.yaml` says, and knows what
+//! its backward formula allocates, in order.
+//!
+//! An argument given by value is let go of when the op returns, as Python lets go of a temporary; one given by reference
+//! stays. A new op is one function here.
+
+mod attention;
+mod indexing;
+mod loss;
+mod matmul;
+mod pointwise;
+mod reduce;
+mod view;
+
+pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
+pub(crate) use indexing::{arange, causal_mask, constant_pad_one, embedding};
+pub(crate) use loss::{log_softmax, nll_loss};
+pub(crate) use matmul::{linear, matmul};
+pub(crate) use pointwise::{
+    add, add_scalar, cos, div_scalar, dropout, gelu, gelu_tanh, mul, mul_scalar, neg, ones_like, pow2, relu, rsqrt, silu,
+    sin, to, to_copy,
+};
+pub(crate) use reduce::{mean_last, softmax_fp32, sum_to};
+pub(crate) use view::{cat_last, contiguous, expand_heads, reshape, slice_last, transpose, unsqueeze};
+
+use super::autograd::Grads;
+use super::{Dtype, Layout, Tensor, Torch};
+use smallvec::smallvec;
+use std::rc::Rc;
+
+/// What an op puts out.
+fn output(torch: &Rc<Torch>, op: &'static str, layout: Layout, dtype: Dtype) -> Tensor {
+    torch.launch(op);
+    torch.empty(layout, dtype)
+}
+
+/// The gradient of the only output, where it arrived.
+fn only(grads: &[Option<Tensor>]) -> Option<&Tensor> {
+    grads.first().and_then(Option::as_ref)
+}
+
+/// The gradients of an op with one input.
+fn one(grad: Option<Tensor>) -> Grads {
+    smallvec![grad]
+}

@@ -1,0 +1,211 @@
+//! Elementwise ops.
+
+use super::{one, only, output};
+use crate::torch::autograd::{record, recorded};
+use crate::torch::{Dtype, Layout, Tensor};
+use smallvec::smallvec;
+use std::borrow::Borrow;
+
+fn binary(op: &'static str, a: &Tensor, b: &Tensor) -> Tensor {
+    output(a.torch(), op, a.layout().broadcast(b.layout()), a.dtype().promote(b.dtype()))
+}
+
+fn unary(op: &'static str, a: &Tensor) -> Tensor {
+    output(a.torch(), op, a.layout().preserved(), a.dtype())
+}
+
+/// `a + b`. Saves nothing.
+pub(crate) fn add(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
+    let (a, b) = (a.borrow(), b.borrow());
+    let sum = binary("add.Tensor", a, b);
+    if !recorded(a.torch(), &[a, b]) {
+        return sum;
+    }
+    record(sum, &[a, b], |grads| smallvec![only(grads).cloned(), only(grads).cloned()])
+}
+
+/// `a + 1e-6`. Saves nothing.
+pub(crate) fn add_scalar(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let sum = unary("add.Tensor", a);
+    if !recorded(a.torch(), &[a]) {
+        return sum;
+    }
+    record(sum, &[a], |grads| one(only(grads).cloned()))
+}
+
+/// `a * b`. Saves each factor that the other one's gradient needs.
+pub(crate) fn mul(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
+    let (a, b) = (a.borrow(), b.borrow());
+    if !recorded(a.torch(), &[a, b]) {
+        return binary("mul.Tensor", a, b);
+    }
+    let other = a.requires_grad().then(|| b.save());
+    let this = b.requires_grad().then(|| a.save());
+    record(binary("mul.Tensor", a, b), &[a, b], move |grads| {
+        let (this, other) = (this.as_ref().map(|s| s.unpack()), other.as_ref().map(|s| s.unpack()));
+        let times = |factor: &Option<Tensor>| Some(mul(only(grads)?, factor.as_ref()?));
+        smallvec![times(&other), times(&this)]
+    })
+}
+
+/// `a * 0.125`. Saves nothing.
+pub(crate) fn mul_scalar(a: impl Borrow<Tensor>) -> Tensor {
+    scaled("mul.Tensor", a.borrow())
+}
+
+/// `a / 4`. Saves nothing.
+pub(crate) fn div_scalar(a: impl Borrow<Tensor>) -> Tensor {
+    scaled("div.Tensor", a.borrow())
+}
+
+fn scaled(op: &'static str, a: &Tensor) -> Tensor {
+    let product = unary(op, a);
+    if !recorded(a.torch(), &[a]) {
+        return product;
+    }
+    record(product, &[a], move |grads| one(only(grads).map(|grad| unary(op, grad))))
+}
+
+/// `-a`. Saves nothing.
+pub(crate) fn neg(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let negated = unary("neg", a);
+    if !recorded(a.torch(), &[a]) {
+        return negated;
+    }
+    record(negated, &[a], |grads| one(only(grads).map(neg)))
+}
+
+/// `a.pow(2)`. Saves `a`; backward is `grad * (2 * a.pow(1))`.
+pub(crate) fn pow2(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    if !recorded(a.torch(), &[a]) {
+        return unary("pow.Tensor_Scalar", a);
+    }
+    let saved = a.save();
+    record(unary("pow.Tensor_Scalar", a), &[a], move |grads| {
+        let a = saved.unpack();
+        one(only(grads).map(|grad| {
+            let power = unary("pow.Tensor_Scalar", &a);
+            let slope = unary("mul.Scalar", &power);
+            mul(grad, &slope)
+        }))
+    })
+}
+
+/// `torch.rsqrt(a)`. Saves its result; backward is `-0.5 * grad * result.pow(3)`.
+pub(crate) fn rsqrt(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let root = unary("rsqrt", a);
+    if !recorded(a.torch(), &[a]) {
+        return root;
+    }
+    let saved = root.save();
+    record(root, &[a], move |grads| {
+        let root = saved.unpack();
+        one(only(grads).map(|grad| {
+            let cubed = unary("pow.Tensor_Scalar", &root);
+            let half = unary("mul.Scalar", grad);
+            mul(&half, &cubed)
+        }))
+    })
+}
+
+/// An activation function that saves its input and has a backward kernel of its own.
+fn activation(op: &'static str, backward: &'static str, a: &Tensor) -> Tensor {
+    if !recorded(a.torch(), &[a]) {
+        return unary(op, a);
+    }
+    let saved = a.save();
+    record(unary(op, a), &[a], move |grads| {
+        let a = saved.unpack();
+        one(only(grads).map(|grad| output(grad.torch(), backward, grad.layout().broadcast(a.layout()), a.dtype())))
+    })
+}
+
+/// `F.silu(a)`.
+pub(crate) fn silu(a: impl Borrow<Tensor>) -> Tensor {
+    activation("silu", "silu_backward", a.borrow())
+}
+
+/// `F.gelu(a)`.
+pub(crate) fn gelu(a: impl Borrow<Tensor>) -> Tensor {
+    activation("gelu", "gelu_backward", a.borrow())
+}
+
+/// `F.gelu(a, approximate="tanh")`: the same memory as the exact one.
+pub(crate) fn gelu_tanh(a: impl Borrow<Tensor>) -> Tensor {
+    activation("gelu", "gelu_backward", a.borrow())
+}
+
+/// `F.relu(a)`. Saves its result.
+pub(crate) fn relu(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let positive = unary("relu", a);
+    if !recorded(a.torch(), &[a]) {
+        return positive;
+    }
+    let saved = positive.save();
+    record(positive, &[a], move |grads| {
+        let result = saved.unpack();
+        one(only(grads).map(|grad| unary("threshold_backward", grad.borrow())).inspect(|_| drop(result)))
+    })
+}
+
+/// `F.dropout(a, p)` in training: free where `p` is 0, else saves a mask of one byte an element.
+pub(crate) fn dropout(a: impl Borrow<Tensor>, p: f64) -> Tensor {
+    let a = a.borrow();
+    if p == 0.0 {
+        return a.clone();
+    }
+    let dropped = unary("native_dropout", a);
+    let mask = a.torch().empty(a.layout().preserved(), Dtype::Bool);
+    if !recorded(a.torch(), &[a]) {
+        return dropped;
+    }
+    let mask = mask.save();
+    record(dropped, &[a], move |grads| {
+        let mask = mask.unpack();
+        let kept = only(grads).map(|grad| unary("native_dropout_backward", grad));
+        drop(mask);
+        one(kept)
+    })
+}
+
+/// `a.to(dtype)`: the tensor itself where it has that type already.
+pub(crate) fn to(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
+    let a = a.borrow();
+    if a.dtype() == dtype { a.clone() } else { to_copy(a, dtype) }
+}
+
+/// A copy in another type. Saves nothing; the gradient is cast back.
+pub(crate) fn to_copy(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
+    let a = a.borrow();
+    let copy = output(a.torch(), "_to_copy", a.layout().preserved(), dtype);
+    if !recorded(a.torch(), &[a]) {
+        return copy;
+    }
+    let from = a.dtype();
+    record(copy, &[a], move |grads| one(only(grads).map(|grad| to(grad, from))))
+}
+
+/// The gradient that a backward pass starts with.
+pub(crate) fn ones_like(a: &Tensor) -> Tensor {
+    unary("ones_like", a)
+}
+
+/// `a.cos()`, of what needs no gradient.
+pub(crate) fn cos(a: impl Borrow<Tensor>) -> Tensor {
+    unary("cos", a.borrow())
+}
+
+/// `a.sin()`, of what needs no gradient.
+pub(crate) fn sin(a: impl Borrow<Tensor>) -> Tensor {
+    unary("sin", a.borrow())
+}
+
+/// A contiguous copy of the same type under an op's name.
+pub(super) fn copy(op: &'static str, a: &Tensor, layout: Layout) -> Tensor {
+    output(a.torch(), op, layout, a.dtype())
+}

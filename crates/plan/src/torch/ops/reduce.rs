@@ -1,0 +1,64 @@
+//! Reductions and softmax.
+
+use super::pointwise::{copy, to};
+use super::{one, only, output};
+use crate::torch::autograd::{record, recorded};
+use crate::torch::{Dtype, Layout, Tensor};
+use std::borrow::Borrow;
+
+/// `a.mean(-1, keepdim=True)`. Saves nothing; backward expands the gradient and divides it.
+pub(crate) fn mean_last(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let mean = output(a.torch(), "mean.dim", last_one(a.layout()), a.dtype());
+    if !recorded(a.torch(), &[a]) {
+        return mean;
+    }
+    let sizes = a.layout().packed();
+    record(mean, &[a], move |grads| {
+        one(only(grads).map(|grad| {
+            let expanded = grad.alias(grad.layout().expand(sizes.sizes()));
+            output(grad.torch(), "div.Scalar", expanded.layout().preserved(), grad.dtype())
+        }))
+    })
+}
+
+fn last_one(layout: &Layout) -> Layout {
+    layout.packed().narrow_last(1).packed()
+}
+
+/// A gradient summed down to the sizes of what was broadcast (`at::sum_to`).
+pub(crate) fn sum_to(a: Tensor, sizes: &[u64]) -> Tensor {
+    let ahead = a.sizes().len().saturating_sub(sizes.len());
+    let kept: Vec<u64> = (0..a.sizes().len()).map(|dim| if dim < ahead { 1 } else { size_at(sizes, dim - ahead) }).collect();
+    let sum = copy("sum.dim_IntList", &a, Layout::contiguous(&kept));
+    drop(a);
+    sum.alias(Layout::contiguous(sizes))
+}
+
+fn size_at(sizes: &[u64], dim: usize) -> u64 {
+    sizes.get(dim).copied().unwrap_or(1)
+}
+
+/// `F.softmax(a, dim=-1, dtype=torch.float32)`. Saves its result. On CUDA a fp16 input goes straight into the kernel
+/// (`aten/src/ATen/native/SoftMax.cpp`), any other one is cast first.
+pub(crate) fn softmax_fp32(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let converts = a.dtype() == Dtype::F16;
+    let input = if converts { a.clone() } else { to(a, Dtype::F32) };
+    softmax(input, Dtype::F32)
+}
+
+/// `torch.softmax(a, -1)` with a result of that type.
+pub(super) fn softmax(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
+    let a = a.borrow();
+    let result = output(a.torch(), "_softmax", a.layout().packed(), dtype);
+    if !recorded(a.torch(), &[a]) {
+        return result;
+    }
+    let saved = result.save();
+    let from = a.dtype();
+    record(result, &[a], move |grads| {
+        let result = saved.unpack();
+        one(only(grads).map(|grad| output(grad.torch(), "_softmax_backward_data", result.layout().packed(), from)))
+    })
+}

@@ -1,0 +1,97 @@
+//! Ops that look at the same storage in another way, and the copies where that is not possible.
+
+use super::pointwise::copy;
+use super::{one, only, output};
+use crate::torch::autograd::{record, recorded};
+use crate::torch::{Layout, Tensor};
+use smallvec::{SmallVec, smallvec};
+use std::borrow::Borrow;
+
+/// Makes a view part of the graph; `back` leads a gradient to the input's shape.
+fn view(a: &Tensor, layout: Layout, back: impl Fn(&Tensor) -> Tensor + 'static) -> Tensor {
+    let view = a.alias(layout);
+    if !recorded(a.torch(), &[a]) {
+        return view;
+    }
+    record(view, &[a], move |grads| one(only(grads).map(&back)))
+}
+
+/// `a.reshape(sizes)`: a view where the layout allows it, else a copy; and so is the gradient on its way back.
+pub(crate) fn reshape(a: impl Borrow<Tensor>, sizes: &[u64]) -> Tensor {
+    let a = a.borrow();
+    let from: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    let back = move |grad: &Tensor| reshape(grad, &from);
+    match a.layout().view(sizes) {
+        Some(layout) => view(a, layout, back),
+        None => {
+            let packed = copy("clone", a, a.layout().packed());
+            let packed = packed.alias(Layout::contiguous(sizes));
+            if !recorded(a.torch(), &[a]) {
+                return packed;
+            }
+            record(packed, &[a], move |grads| one(only(grads).map(&back)))
+        }
+    }
+}
+
+/// `a.transpose(i, j)`.
+pub(crate) fn transpose(a: impl Borrow<Tensor>, i: isize, j: isize) -> Tensor {
+    let a = a.borrow();
+    view(a, a.layout().transpose(i, j), move |grad| transpose(grad, i, j))
+}
+
+/// `a.unsqueeze(dim)`.
+pub(crate) fn unsqueeze(a: impl Borrow<Tensor>, dim: usize) -> Tensor {
+    let a = a.borrow();
+    let from: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    view(a, a.layout().unsqueeze(dim), move |grad| reshape(grad, &from))
+}
+
+/// `a[:, :, None].expand(…)`: each head of `[b, h, s, d]` seen `times` times, as `[b, h, times, s, d]`.
+pub(crate) fn expand_heads(a: impl Borrow<Tensor>, times: u64) -> Tensor {
+    let a = a.borrow();
+    let [b, h, s, d] = [0, 1, 2, 3].map(|dim| a.size(dim));
+    let layout = a.layout().unsqueeze(2).expand(&[b, h, times, s, d]);
+    view(a, layout, move |grad| {
+        let sum = copy("sum.dim_IntList", grad, Layout::contiguous(&[b, h, 1, s, d]));
+        sum.alias(Layout::contiguous(&[b, h, s, d]))
+    })
+}
+
+/// `a.contiguous()`.
+pub(crate) fn contiguous(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    if a.layout().is_contiguous() {
+        return a.clone();
+    }
+    let packed = copy("clone", a, a.layout().packed());
+    if !recorded(a.torch(), &[a]) {
+        return packed;
+    }
+    record(packed, &[a], |grads| one(only(grads).cloned()))
+}
+
+/// `a[..., :size]` (or any other slice of that length of the last dimension). Backward fills zeros around the gradient.
+pub(crate) fn slice_last(a: impl Borrow<Tensor>, size: u64) -> Tensor {
+    let a = a.borrow();
+    let full = a.layout().packed();
+    view(a, a.layout().narrow_last(size), move |grad| output(grad.torch(), "slice_backward", full, grad.dtype()))
+}
+
+/// `torch.cat((a, b), dim=-1)`. Backward hands out slices of the gradient.
+pub(crate) fn cat_last(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
+    let (a, b) = (a.borrow(), b.borrow());
+    let (left, right) = (a.size(-1), b.size(-1));
+    let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    if let Some(last) = sizes.last_mut() {
+        *last = left.saturating_add(right);
+    }
+    let joined = output(a.torch(), "cat", Layout::contiguous(&sizes), a.dtype().promote(b.dtype()));
+    if !recorded(a.torch(), &[a, b]) {
+        return joined;
+    }
+    record(joined, &[a, b], move |grads| {
+        let part = |size| only(grads).map(|grad| grad.alias(grad.layout().narrow_last(size)));
+        smallvec![part(left), part(right)]
+    })
+}

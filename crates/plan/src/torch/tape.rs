@@ -1,0 +1,149 @@
+//! The tape: every storage's birth and death, in columns. What the rest of the planner does ends up here, and everything
+//! that is said about a plan is read off here.
+
+use super::Dtype;
+use peakledger_core::{Category, Detail, Moment, Phase};
+
+/// A storage on the tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StorageId(pub(crate) u32);
+
+impl StorageId {
+    /// A storage that leaves no trace.
+    pub(crate) const NOWHERE: StorageId = StorageId(u32::MAX);
+}
+
+/// A module of the model, by its place in [`Tape::modules`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ModuleId(pub(crate) u32);
+
+/// Where a module stands: its parent and its own name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Module {
+    pub(crate) parent: Option<ModuleId>,
+    pub(crate) name: ModuleName,
+}
+
+/// A module's own name: a word, or a number in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModuleName {
+    Word(&'static str),
+    Index(u32),
+}
+
+/// What a storage is for, as a person would say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A parameter, or what belongs to one: its gradient, its optimizer state under this name.
+    Of { parameter: u32, state: &'static str },
+    /// What this op put out.
+    Output,
+}
+
+/// One storage from birth to death.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    /// Its size, rounded up to what the caching allocator hands out (512 B).
+    pub(crate) bytes: u64,
+    pub(crate) birth: Moment,
+    /// From when on torch's tracker counts it: from birth on, but for the batch, which it sees when a view is taken, and
+    /// for what kernels allocate inside themselves, which it never sees.
+    pub(crate) tracked: Moment,
+    /// The last moment at which it is there; [`Moment`]`(u32::MAX)` while it lives.
+    pub(crate) death: Moment,
+    pub(crate) category: Category,
+    pub(crate) detail: Option<Detail>,
+    pub(crate) dtype: Dtype,
+    pub(crate) module: ModuleId,
+    pub(crate) role: Role,
+    /// Made by an autocast cast of a parameter.
+    pub(crate) autocast_copy: bool,
+}
+
+/// What ran at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ran {
+    pub(crate) op: &'static str,
+    pub(crate) module: ModuleId,
+}
+
+/// A phase on the tape, with its first moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    /// 0 is the first step, 1 the steady one.
+    pub(crate) step: u8,
+    pub(crate) phase: Phase,
+    pub(crate) micro_batch: Option<u32>,
+    pub(crate) first: Moment,
+}
+
+/// A parameter's place and name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ParameterName {
+    pub(crate) module: ModuleId,
+    pub(crate) name: &'static str,
+}
+
+/// The columns.
+#[derive(Debug, Default)]
+pub(crate) struct Tape {
+    pub(crate) stored: Vec<Stored>,
+    pub(crate) ran: Vec<Ran>,
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) modules: Vec<Module>,
+    pub(crate) parameters: Vec<ParameterName>,
+    /// A size passed what can be counted: nothing on this tape is to be believed.
+    pub(crate) overflow: bool,
+}
+
+/// The block size that the CUDA caching allocator rounds to (`kMinBlockSize`, `c10/cuda/CUDACachingAllocator.h`).
+pub(crate) const BLOCK: u64 = 512;
+
+/// A request rounded up as the allocator does; sizes past 64 bits saturate and are refused later.
+pub(crate) fn rounded(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
+}
+
+impl Tape {
+    /// The moment that is running.
+    pub(crate) fn now(&self) -> Moment {
+        Moment(u32::try_from(self.ran.len().saturating_sub(1)).unwrap_or(u32::MAX))
+    }
+
+    /// The moment that comes next.
+    pub(crate) fn next(&self) -> Moment {
+        Moment(u32::try_from(self.ran.len()).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn bear(&mut self, stored: Stored) -> StorageId {
+        let id = u32::try_from(self.stored.len()).unwrap_or(u32::MAX);
+        self.overflow |= stored.bytes > u64::MAX / 2 || id == u32::MAX;
+        self.stored.push(stored);
+        StorageId(id)
+    }
+
+    pub(crate) fn bury(&mut self, id: StorageId) {
+        let now = self.now();
+        if let Some(stored) = self.get_mut(id) {
+            stored.death = now;
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, id: StorageId) -> Option<&mut Stored> {
+        self.stored.get_mut(id.0 as usize)
+    }
+
+    /// The full name of a module: `model.layers.3.mlp`.
+    pub(crate) fn path(&self, id: ModuleId) -> String {
+        let Some(module) = self.modules.get(id.0 as usize) else { return String::new() };
+        let mut path = module.parent.map(|parent| self.path(parent)).unwrap_or_default();
+        if !path.is_empty() {
+            path.push('.');
+        }
+        match module.name {
+            ModuleName::Word(word) => path.push_str(word),
+            ModuleName::Index(index) => path.push_str(&index.to_string()),
+        }
+        path
+    }
+}

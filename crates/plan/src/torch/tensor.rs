@@ -1,0 +1,159 @@
+//! A tensor without its data: a layout, a type, and a shared handle on a storage. The last handle to go frees the
+//! storage, so ownership in the modules is liveness on the tape.
+
+use super::autograd::{Edge, Packed};
+use super::tape::{Role, StorageId, Stored, rounded};
+use super::{Dtype, Layout, ModuleId, Torch};
+use peakledger_core::{Category, Detail, Moment};
+use std::rc::Rc;
+
+/// A storage: alive as long as a handle is.
+pub(crate) struct Storage {
+    torch: Rc<Torch>,
+    id: StorageId,
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.torch.tape.borrow_mut().bury(self.id);
+    }
+}
+
+/// A tensor.
+#[derive(Clone)]
+pub(crate) struct Tensor {
+    storage: Rc<Storage>,
+    layout: Layout,
+    dtype: Dtype,
+    edge: Option<Edge>,
+}
+
+impl Tensor {
+    pub(crate) fn torch(&self) -> &Rc<Torch> {
+        &self.storage.torch
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The size of a dimension; negative ones count from the end.
+    pub(crate) fn size(&self, dim: isize) -> u64 {
+        self.layout.size(dim)
+    }
+
+    pub(crate) fn sizes(&self) -> &[u64] {
+        self.layout.sizes()
+    }
+
+    pub(crate) fn storage_id(&self) -> StorageId {
+        self.storage.id
+    }
+
+    /// Whether a gradient flows back from here.
+    pub(crate) fn requires_grad(&self) -> bool {
+        self.edge.is_some()
+    }
+
+    pub(crate) fn edge(&self) -> Option<&Edge> {
+        self.edge.as_ref()
+    }
+
+    pub(crate) fn with_edge(mut self, edge: Option<Edge>) -> Tensor {
+        self.edge = edge;
+        self
+    }
+
+    /// The same storage, cut from the graph.
+    pub(crate) fn detach(&self) -> Tensor {
+        Tensor { storage: self.storage.clone(), layout: self.layout, dtype: self.dtype, edge: None }
+    }
+
+    /// The same storage under another layout, not part of the graph.
+    pub(crate) fn alias(&self, layout: Layout) -> Tensor {
+        Tensor { storage: self.storage.clone(), layout, dtype: self.dtype, edge: None }
+    }
+
+    /// Keeps the tensor for backward, as the saved-tensor hooks in force want it.
+    pub(crate) fn save(&self) -> Saved {
+        self.torch().pack(self)
+    }
+
+    /// Renames what the storage is.
+    pub(crate) fn relabel(&self, label: impl FnOnce(&mut Stored)) {
+        if let Some(stored) = self.torch().tape.borrow_mut().get_mut(self.storage.id) {
+            label(stored);
+        }
+    }
+}
+
+/// What autograd kept of a tensor.
+pub(crate) enum Saved {
+    /// The tensor itself.
+    Plain(Tensor),
+    /// What a hook made of it: a promise to recompute, a copy on the host.
+    Packed(Box<dyn Packed>),
+}
+
+impl Saved {
+    /// The tensor again, for the backward formula that wants it.
+    pub(crate) fn unpack(&self) -> Tensor {
+        match self {
+            Saved::Plain(tensor) => tensor.clone(),
+            Saved::Packed(packed) => packed.unpack(),
+        }
+    }
+}
+
+impl Torch {
+    /// Allocates what the running op puts out.
+    pub(crate) fn empty(self: &Rc<Self>, layout: Layout, dtype: Dtype) -> Tensor {
+        let (category, detail) = self.purpose.get();
+        let now = self.tape.borrow().now();
+        self.allocate(layout, dtype, category, detail, self.module.get(), Role::Output, now)
+    }
+
+    /// Allocates a tensor of a known kind that is there from the next moment on.
+    pub(crate) fn place(
+        self: &Rc<Self>,
+        layout: Layout,
+        dtype: Dtype,
+        (category, detail): (Category, Option<Detail>),
+        module: ModuleId,
+        role: Role,
+    ) -> Tensor {
+        let next = self.tape.borrow().next();
+        self.allocate(layout, dtype, category, detail, module, role, next)
+    }
+
+    #[allow(clippy::too_many_arguments)] // the columns of a storage
+    fn allocate(
+        self: &Rc<Self>,
+        layout: Layout,
+        dtype: Dtype,
+        category: Category,
+        detail: Option<Detail>,
+        module: ModuleId,
+        role: Role,
+        birth: Moment,
+    ) -> Tensor {
+        let stored = Stored {
+            bytes: rounded(layout.numel().saturating_mul(dtype.width())),
+            birth,
+            tracked: birth,
+            death: Moment(u32::MAX),
+            category,
+            detail,
+            dtype,
+            module,
+            role,
+            autocast_copy: false,
+        };
+        let id = if self.halted.get() { StorageId::NOWHERE } else { self.tape.borrow_mut().bear(stored) };
+        Tensor { storage: Rc::new(Storage { torch: self.clone(), id }), layout, dtype, edge: None }
+    }
+}

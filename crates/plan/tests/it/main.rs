@@ -1,0 +1,5 @@
+//! The planner against torch's own op-level tracker.
+
+mod ops;
+mod shared;
+mod truth;

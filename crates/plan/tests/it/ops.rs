@@ -1,0 +1,62 @@
+//! Op by op: the steady step of the planner's tape beside the tracker's log of the same step.
+
+use crate::shared;
+use flate2::read::GzDecoder;
+use peakledger_plan::{OpTotal, Step};
+use serde_json::Value;
+use std::fs::File;
+
+/// Ops of the log that allocate nothing of their own: views, questions, in-place arithmetic, markers.
+const FREE: [&str; 26] = [
+    "view", "t", "transpose.int", "detach", "unsqueeze", "expand", "slice.Tensor", "_unsafe_view", "permute", "alias",
+    "squeeze.dim", "_local_scalar_dense", "lift_fresh", "_foreach_add_.Tensor", "_foreach_mul_.Scalar",
+    "_foreach_lerp_.Scalar", "_foreach_addcmul_.Scalar", "_foreach_div_.ScalarList", "_foreach_add_.Scalar", "mul_.Tensor", "lerp_.Scalar", "addcmul_",
+    "profiler._record_function_enter_new", "profiler._record_function_exit._RecordFunction", "prim.device", "add_.Tensor",
+];
+
+#[test]
+fn every_op_of_the_logs() {
+    let Some(folder) = shared::folder() else { return };
+    let mut logs: Vec<_> = std::fs::read_dir(folder.join("ops")).unwrap().map(|e| e.unwrap().path()).collect();
+    logs.sort();
+    let mut compared = 0;
+    for path in logs {
+        let log: Value = serde_json::from_reader(GzDecoder::new(File::open(&path).unwrap())).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        match shared::plan_of(&log["job"]) {
+            Err(reason) => println!("SKIPPED {name}: {reason} is not planned yet"),
+            Ok(plan) => {
+                compare(&name, &plan.ops(Step::Steady), &log["ops"]);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 6, "only {compared} logs compared");
+}
+
+fn compare(name: &str, planned: &[OpTotal], log: &Value) {
+    let log: Vec<(String, String, String, u64)> = log
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let text = |i: usize| row[i].as_str().unwrap().to_owned();
+            let op = text(2);
+            let op = op.strip_suffix(".default").unwrap_or(&op).to_owned();
+            (text(0), text(1), op, row[4].as_u64().unwrap())
+        })
+        .filter(|(_, _, op, _)| !FREE.contains(&op.as_str()))
+        .collect();
+    let planned: Vec<&OpTotal> = planned
+        .iter()
+        .filter(|row| !FREE.contains(&row.op) && !["end of phase", "zero_grad"].contains(&row.op))
+        .filter(|row| !row.op.starts_with("_foreach_addcdiv_") || log.iter().any(|l| l.2 == row.op))
+        .collect();
+    for (index, row) in planned.iter().enumerate() {
+        let Some((phase, module, op, total)) = log.get(index) else { panic!("{name}: {row:?} is not in the log") };
+        let there = format!("{name} op {index}: log has {phase} {module} {op} {total}, plan has {row:?}");
+        assert_eq!(row.op, op, "{there}");
+        assert_eq!(row.total.get(), *total, "{there} off by {}", row.total.get() as i64 - *total as i64);
+    }
+    assert_eq!(planned.len(), log.len(), "{name}: the log goes on with {:?}", log.get(planned.len()));
+}

@@ -1,0 +1,66 @@
+//! Where the full truth tables lie, if they are here, and how a job of the oracle reads as options.
+
+use peakledger_input::Source;
+use peakledger_plan::config::Architecture;
+use peakledger_plan::options::*;
+use peakledger_plan::{Plan, plan};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// The folder of the full tables. Says so where there is none.
+pub fn folder() -> Option<PathBuf> {
+    let root = std::env::var_os("PEAKLEDGER_SHARED").map(PathBuf::from);
+    let root = root.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")));
+    let tables = root.join("data/planner");
+    if tables.is_dir() {
+        return Some(tables);
+    }
+    println!("SKIPPED: no full truth tables at {}; the project's own small table still runs", tables.display());
+    None
+}
+
+/// The plan of an oracle job, or why it is none that this version plans.
+pub fn plan_of(job: &Value) -> Result<Plan, String> {
+    let family = job["config"]["model_type"].as_str().unwrap_or_default();
+    if !["llama", "mistral", "qwen2"].contains(&family) {
+        return Err(format!("family {family}"));
+    }
+    if !job["lora"].is_null() {
+        return Err("lora".to_owned());
+    }
+    let source = Source::from_text("config.json", job["config"].to_string());
+    let architecture = Architecture::read(&source).map_err(|p| p.to_string())?;
+    let text = |key: &str| job[key].as_str().unwrap_or_default();
+    let (optimizer, optimizer_impl, momentum) = match text("optimizer") {
+        "adamw" => (OptimizerKind::AdamW, OptimizerImpl::Foreach, false),
+        "adamw_fused" => (OptimizerKind::AdamW, OptimizerImpl::Fused, false),
+        "adamw_forloop" => (OptimizerKind::AdamW, OptimizerImpl::ForLoop, false),
+        "sgd" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, false),
+        "sgd_momentum" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, true),
+        other => return Err(format!("optimizer {other}")),
+    };
+    let precision = match (text("precision"), text("dtype")) {
+        ("pure", "bfloat16") => Precision::Bf16,
+        ("pure", "float16") => Precision::Fp16,
+        ("autocast", "bfloat16") => Precision::Bf16Mixed,
+        ("fp32", _) | ("pure", "float32") => Precision::Fp32,
+        other => return Err(format!("precision {other:?}")),
+    };
+    let memory_efficient = text("sdpa_kernel") == "efficient";
+    let options = Options {
+        micro_batch_size: job["batch"].as_u64().ok_or("no batch")?,
+        seq_len: job["seq"].as_u64(),
+        gradient_accumulation_steps: job["accum"].as_u64().map_or(1, |n| n as u32),
+        precision,
+        optimizer,
+        optimizer_impl: Some(optimizer_impl),
+        momentum,
+        attention: if text("attn") == "eager" { Attention::Eager } else { Attention::Sdpa },
+        expand_kv: memory_efficient || precision == Precision::Fp32,
+        recompute: if job["checkpoint"] == true { Recompute::Full } else { Recompute::None },
+        clip_grad_norm: !job["clip"].is_null(),
+        hold_outputs: if job["drop_logits"] == true { HoldOutputs::No } else { HoldOutputs::Backward },
+        before_sm80: memory_efficient,
+    };
+    plan(architecture, options).map_err(|p| p.to_string())
+}
