@@ -2,11 +2,25 @@
 
 use crate::near::near;
 use crate::problem::{Place, Problem};
-use crate::source::Source;
-use crate::{json, locate};
+use crate::source::{LEDGER_LIMIT, Source};
+use crate::{json, locate, stream};
 use peakledger_core::document::{Document, LedgerFile, RecordError, RecordErrorKind, SCHEMA, StateRecord};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use std::path::Path;
+
+/// Reads a ledger from a path, or from standard input where the path is `-`: also what it is called.
+///
+/// # Errors
+/// Those of [`Source::open`] and [`read_ledger`].
+pub fn open_ledger(path: &Path) -> Result<(String, LedgerFile), Problem> {
+    if let Some(file) = stream::read_states(path) {
+        return Ok((path.to_string_lossy().into_owned(), file));
+    }
+    let source = Source::open(path, LEDGER_LIMIT)?;
+    let file = read_ledger(&source)?;
+    Ok((source.name().to_owned(), file))
+}
 
 /// Reads a ledger file.
 ///

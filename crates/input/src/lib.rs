@@ -30,8 +30,9 @@ mod locate;
 mod near;
 mod problem;
 mod source;
+mod stream;
 
-pub use ledger::read_ledger;
+pub use ledger::{open_ledger, read_ledger};
 pub use near::near;
 pub use problem::{Place, Problem, quoted};
 pub use source::{CONFIG_LIMIT, LEDGER_LIMIT, Limit, Source};

@@ -45,7 +45,7 @@ impl Source {
             return Source::standard_input(limit);
         }
         let name = path.to_string_lossy().into_owned();
-        let bytes = read_file(path, &name, limit)?;
+        let bytes = Regular::open(path, &name, limit)?.read()?;
         Source::from_bytes(name, bytes)
     }
 
@@ -126,29 +126,48 @@ impl Source {
     }
 }
 
-fn read_file(path: &Path, name: &str, limit: Limit) -> Result<Vec<u8>, Problem> {
-    // looked at before it is opened: to open a FIFO waits for a writer
-    check_kind(name, &fs::metadata(path).map_err(|error| cannot_open(path, name, &error))?)?;
-    let mut file = File::open(path).map_err(|error| cannot_open(path, name, &error))?;
-    let before = file.metadata().map_err(|error| unreadable(name, &error))?;
-    check_kind(name, &before)?;
-    let size = usize::try_from(before.len()).unwrap_or(usize::MAX);
-    check_size(name, size, limit)?;
-    let mut bytes = Vec::new();
-    if bytes.try_reserve_exact(size + 1).is_err() {
-        return Err(Problem::in_file(
-            name,
-            format!("no memory to read {} at once", Bytes::new(before.len())),
-        ));
+/// A regular file that is no larger than the limit, open, and what was known of it before it was read.
+pub(crate) struct Regular<'a> {
+    name: &'a str,
+    pub(crate) file: File,
+    before: Metadata,
+}
+
+impl<'a> Regular<'a> {
+    pub(crate) fn open(path: &Path, name: &'a str, limit: Limit) -> Result<Regular<'a>, Problem> {
+        // looked at before it is opened: to open a FIFO waits for a writer
+        check_kind(name, &fs::metadata(path).map_err(|error| cannot_open(path, name, &error))?)?;
+        let file = File::open(path).map_err(|error| cannot_open(path, name, &error))?;
+        let before = file.metadata().map_err(|error| unreadable(name, &error))?;
+        check_kind(name, &before)?;
+        check_size(name, usize::try_from(before.len()).unwrap_or(usize::MAX), limit)?;
+        Ok(Regular { name, file, before })
     }
-    let most = limit.bytes.get().saturating_add(1);
-    (&mut file).take(most).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
-    let after = file.metadata().map_err(|error| unreadable(name, &error))?;
-    if bytes.len() != size || after.len() != before.len() || after.modified().ok() != before.modified().ok() {
-        let problem = Problem::in_file(name, "the file changed while it was being read");
-        return Err(problem.mend("wait until it is written, then try again"));
+
+    /// Whether the file is still what it was when it was opened, now that so many bytes of it were read.
+    pub(crate) fn unchanged(&self, read: usize) -> bool {
+        let before = &self.before;
+        let same =
+            |after: Metadata| after.len() == before.len() && after.modified().ok() == before.modified().ok();
+        u64::try_from(read) == Ok(before.len()) && self.file.metadata().is_ok_and(same)
     }
-    Ok(bytes)
+
+    fn read(mut self) -> Result<Vec<u8>, Problem> {
+        let name = self.name;
+        let size = usize::try_from(self.before.len()).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(size.saturating_add(1)).is_err() {
+            let cause = format!("no memory to read {} at once", Bytes::new(self.before.len()));
+            return Err(Problem::in_file(name, cause));
+        }
+        let most = self.before.len().saturating_add(1);
+        (&mut self.file).take(most).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
+        if !self.unchanged(bytes.len()) {
+            let problem = Problem::in_file(name, "the file changed while it was being read");
+            return Err(problem.mend("wait until it is written, then try again"));
+        }
+        Ok(bytes)
+    }
 }
 
 fn check_kind(name: &str, metadata: &Metadata) -> Result<(), Problem> {

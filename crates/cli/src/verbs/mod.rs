@@ -7,7 +7,7 @@ mod show;
 use crate::Answer;
 use clap::Subcommand;
 use peakledger_core::document::LedgerFile;
-use peakledger_input::{LEDGER_LIMIT, Problem, Source, read_ledger};
+use peakledger_input::Problem;
 use std::path::Path;
 
 /// What can be asked.
@@ -34,7 +34,6 @@ struct Ledger {
 }
 
 fn open_ledger(path: &Path) -> Result<Ledger, Problem> {
-    let source = Source::open(path, LEDGER_LIMIT)?;
-    let file = read_ledger(&source)?;
-    Ok(Ledger { name: source.name().to_owned(), file })
+    let (name, file) = peakledger_input::open_ledger(path)?;
+    Ok(Ledger { name, file })
 }

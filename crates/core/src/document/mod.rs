@@ -14,7 +14,7 @@ mod write;
 
 pub use error::{RecordError, RecordErrorKind};
 pub use fields::{Candidates, Text};
-pub use read::{Form, LedgerFile, MOST_MOMENTS};
+pub use read::{Form, LedgerFile, MOST_MOMENTS, SeedForm};
 
 use crate::{Category, Detail, Device};
 use serde::Serialize;

@@ -43,10 +43,10 @@ impl LedgerFile {
     /// # Errors
     /// The first state that breaks a rule.
     pub fn from_states(states: &[StateRecord<'_>]) -> Result<LedgerFile, RecordError> {
-        let reader = Reader::standard()?;
-        let ledger = reader.ledger(&Place::Root, states)?;
-        let peak_ops = vec![None; reader.timeline.slots().len()];
-        Ok(LedgerFile { form: Form::Array, note: None, ledger, peak_ops, candidates: Vec::new() })
+        let form = SeedForm::new()?;
+        let states = states.iter().enumerate().map(|(index, record)| form.state(index, record));
+        let states = states.collect::<Result<Vec<_>, _>>()?;
+        form.ledger(states)
     }
 
     /// A ledger and its candidates from the document form.
@@ -81,6 +81,39 @@ impl LedgerFile {
         let peak = self.ledger.peak().slot;
         let mut slots = self.ledger.timeline().slots().iter().zip(&self.peak_ops);
         slots.find(|(slot, _)| *slot == peak).and_then(|(_, op)| op.as_deref())
+    }
+}
+
+/// The seed's form state by state, for files of which no more than the ledger itself is to be in memory.
+#[derive(Debug)]
+pub struct SeedForm(Reader);
+
+impl SeedForm {
+    /// On the standard timeline.
+    ///
+    /// # Errors
+    /// None in practice: the standard timeline keeps the rules.
+    pub fn new() -> Result<SeedForm, RecordError> {
+        Reader::standard().map(SeedForm)
+    }
+
+    /// One state, by its place in the list.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn state(&self, index: usize, record: &StateRecord<'_>) -> Result<State, RecordError> {
+        self.0.state(&Place::Root.item(index), record)
+    }
+
+    /// The ledger of all of them.
+    ///
+    /// # Errors
+    /// The first rule that they break together.
+    pub fn ledger(self, states: Vec<State>) -> Result<LedgerFile, RecordError> {
+        let timeline = self.0.timeline;
+        let peak_ops = vec![None; timeline.slots().len()];
+        let ledger = Ledger::new(timeline, states).map_err(|error| placed(&Place::Root, error))?;
+        Ok(LedgerFile { form: Form::Array, note: None, ledger, peak_ops, candidates: Vec::new() })
     }
 }
 
@@ -126,6 +159,7 @@ impl From<Place<'_>> for String {
 }
 
 /// A timeline and the names by which its phases are called.
+#[derive(Debug)]
 struct Reader {
     timeline: Timeline,
     /// Sorted by name: the first and the last slot that it names.

@@ -1,0 +1,176 @@
+//! The quick way through a long list of states: the file passes through small blocks, read by as many threads as there
+//! are processors, and only the ledger itself is kept.
+//!
+//! This way knows no errors. Whatever is out of order makes it give up, and the careful way reads the file again to say
+//! what is wrong and where. A block is cut where a state seems to begin; the guess needs no proof, because blocks that
+//! each hold whole states make a whole list together, and any other cut makes this way give up.
+
+use crate::source::{LEDGER_LIMIT, Regular};
+use peakledger_core::State;
+use peakledger_core::document::{LedgerFile, SeedForm, StateRecord};
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// How much is read at once.
+const BLOCK: usize = 1 << 20;
+/// More threads than this wait for the file and not for each other.
+const MOST_THREADS: usize = 8;
+
+/// Reads a file in the seed's form, if all is well with it.
+pub(crate) fn read_states(path: &Path) -> Option<LedgerFile> {
+    let regular = Regular::open(path, "", LEDGER_LIMIT).ok()?;
+    let form = SeedForm::new().ok()?;
+    let feeder = Mutex::new(Feeder::new(&regular.file)?);
+    let work = || blocks_of(&feeder, &form);
+
+    let size = regular.file.metadata().ok()?.len();
+    let blocks = usize::try_from(size).ok()? / BLOCK;
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let helpers = processors.min(MOST_THREADS).min(blocks).saturating_sub(1);
+    let mut parts = thread::scope(|scope| {
+        let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(work)).collect();
+        let mut parts = work()?;
+        for helper in helpers {
+            parts.extend(helper.join().ok()??);
+        }
+        Some(parts)
+    })?;
+
+    let feeder = feeder.into_inner().ok()?;
+    if !feeder.closed || !regular.unchanged(feeder.read) {
+        return None;
+    }
+    parts.sort_unstable_by_key(|(index, _)| *index);
+    let mut states = Vec::with_capacity(parts.iter().map(|(_, part)| part.len()).sum());
+    parts.into_iter().for_each(|(_, part)| states.extend(part));
+    form.ledger(states).ok()
+}
+
+/// What one thread reads: blocks by their place in the file.
+fn blocks_of(feeder: &Mutex<Feeder<'_>>, form: &SeedForm) -> Option<Vec<(usize, Vec<State>)>> {
+    let mut parts = Vec::new();
+    let mut block = Vec::new();
+    loop {
+        let next = feeder.lock().unwrap_or_else(PoisonError::into_inner).next(&mut block);
+        match next {
+            Next::Block(index) => parts.push((index, states(std::str::from_utf8(&block).ok()?, form)?)),
+            Next::End => return Some(parts),
+            Next::GiveUp => return None,
+        }
+    }
+}
+
+/// The states of a block: one behind the other, with commas between them.
+fn states(block: &str, form: &SeedForm) -> Option<Vec<State>> {
+    let mut states = Vec::new();
+    let mut rest = block;
+    loop {
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<StateRecord<'_>>();
+        let record = values.next()?.ok()?;
+        states.push(form.state(states.len(), &record).ok()?);
+        rest = rest.get(values.byte_offset()..)?.trim_ascii_start();
+        if rest.is_empty() {
+            return Some(states);
+        }
+        rest = rest.strip_prefix(',')?;
+    }
+}
+
+/// Cuts the file into blocks, one after another.
+struct Feeder<'a> {
+    file: &'a File,
+    /// What was read and not yet given out.
+    kept: Vec<u8>,
+    /// How a state begins in this file: `{"name"`, mostly.
+    opening: Vec<u8>,
+    /// How many bytes were read in all.
+    read: usize,
+    blocks: usize,
+    /// Whether the list was closed and nothing came behind it.
+    closed: bool,
+    failed: bool,
+}
+
+enum Next {
+    Block(usize),
+    End,
+    GiveUp,
+}
+
+impl<'a> Feeder<'a> {
+    /// Reads the first block, and sees in it how states begin.
+    fn new(file: &'a File) -> Option<Feeder<'a>> {
+        let (kept, opening) = (Vec::new(), Vec::new());
+        let mut feeder = Feeder { file, kept, opening, read: 0, blocks: 0, closed: false, failed: false };
+        feeder.fill()?;
+        let list = feeder.kept.trim_ascii_start().strip_prefix(b"[")?.trim_ascii_start();
+        let key = list.strip_prefix(b"{")?.trim_ascii_start().strip_prefix(b"\"")?;
+        let key = key.get(..key.iter().position(|b| *b == b'"')?)?;
+        feeder.opening = [b"\"", key, b"\""].concat();
+        feeder.kept = list.to_vec();
+        Some(feeder)
+    }
+
+    /// Reads up to a block more behind what is kept. How much it was.
+    fn fill(&mut self) -> Option<usize> {
+        let most = u64::try_from(BLOCK).ok()?;
+        let more = self.file.take(most).read_to_end(&mut self.kept).ok()?;
+        self.read += more;
+        Some(more)
+    }
+
+    fn next(&mut self, block: &mut Vec<u8>) -> Next {
+        if self.failed {
+            return Next::GiveUp;
+        }
+        if self.closed {
+            return Next::End;
+        }
+        match self.cut(block) {
+            Some(()) => {
+                self.blocks += 1;
+                Next::Block(self.blocks - 1)
+            }
+            None => {
+                self.failed = true;
+                Next::GiveUp
+            }
+        }
+    }
+
+    /// Puts whole states into `block`, as far as one can see, and keeps the rest.
+    fn cut(&mut self, block: &mut Vec<u8>) -> Option<()> {
+        if self.fill()? == 0 {
+            let list = self.kept.trim_ascii_end().strip_suffix(b"]")?;
+            block.clear();
+            block.extend_from_slice(list);
+            self.closed = true;
+            return Some(());
+        }
+        let comma = self.last_comma()?;
+        block.clear();
+        block.extend_from_slice(self.kept.get(..comma)?);
+        self.kept.drain(..=comma);
+        Some(())
+    }
+
+    /// The last comma between two states: a brace before it, and behind it one that begins as the first state did.
+    fn last_comma(&self) -> Option<usize> {
+        let mut end = self.kept.len();
+        loop {
+            let comma = self.kept.get(..end)?.iter().rposition(|b| *b == b',')?;
+            let (before, behind) = self.kept.split_at_checked(comma)?;
+            let key = behind.get(1..)?.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+            if key.is_some_and(|key| key.starts_with(&self.opening))
+                && before.trim_ascii_end().ends_with(b"}")
+            {
+                return Some(comma);
+            }
+            end = comma;
+        }
+    }
+}
