@@ -60,10 +60,20 @@ pub struct Architecture {
     pub(crate) mlp_bias: bool,
     pub(crate) attention_dropout: f64,
     pub(crate) hidden_act: Activation,
-    /// The attention window, and the first layer that has it.
-    pub(crate) window: Option<(u64, u32)>,
+    pub(crate) window: Option<Window>,
     /// What the file left out and the family's default filled in.
     pub defaults: Vec<String>,
+}
+
+/// Attention that looks back a limited way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// How many tokens a query looks at.
+    pub(crate) size: u64,
+    /// The first layer that has it.
+    pub(crate) first_layer: u32,
+    /// Whether a mask for layers without it is made too, needed or not.
+    pub(crate) beside_full: bool,
 }
 
 /// An activation function.
@@ -153,7 +163,7 @@ impl Reader<'_> {
             .optional_number("max_position_embeddings", u64::from(u32::MAX))?
             .unwrap_or_else(|| self.defaulted("max_position_embeddings", 2048));
         let attention_bias = self.flag("attention_bias")?.unwrap_or(false);
-        let window = self.window(family)?;
+        let window = self.window(family, layers)?;
         Ok(Architecture {
             model_type: family.model_type,
             vocab_size,
@@ -216,7 +226,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn window(&mut self, family: Family) -> Result<Option<(u64, u32)>, Problem> {
+    fn window(&mut self, family: Family, layers: u64) -> Result<Option<Window>, Problem> {
         let first = match family.sliding_window {
             SlidingWindow::Never => return Ok(None),
             SlidingWindow::AllLayers => 0,
@@ -227,11 +237,15 @@ impl Reader<'_> {
                 self.optional_number("max_window_layers", MAX_LAYERS)?.unwrap_or_else(|| self.defaulted("max_window_layers", 28))
             }
         };
-        let window = match self.fields.get("sliding_window") {
+        let size = match self.fields.get("sliding_window") {
             None => Some(self.defaulted("sliding_window", 4096)),
             Some(_) => self.optional_number("sliding_window", u64::from(u32::MAX))?,
         };
-        Ok(window.map(|window| (window, u32::try_from(first).unwrap_or(u32::MAX))))
+        Ok(size.filter(|_| first < layers).map(|size| Window {
+            size,
+            first_layer: u32::try_from(first).unwrap_or(u32::MAX),
+            beside_full: family.sliding_window == SlidingWindow::UpperLayers,
+        }))
     }
 
     fn activation(&self) -> Result<Activation, Problem> {

@@ -123,9 +123,10 @@ impl Loop<'_> {
             }
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(logits);
             torch.end();
+            begin(Phase::Backward);
+            torch.launch("backward"); // autocast's casts of the weights are still there
             (loss, output)
         });
-        begin(Phase::Backward);
         backward(&loss);
         torch.end();
         if self.options.hold_outputs == HoldOutputs::Step {

@@ -1,8 +1,8 @@
 //! `…ForCausalLM`: embedding, decoder layers, norm, head; and the loss over it
 //! (`transformers/models/llama/modeling_llama.py`, `transformers/loss/loss_utils.py`).
 
-use super::decoder::{Attend, Context, DecoderLayer};
-use crate::config::Architecture;
+use super::decoder::{Attend, Context, DecoderLayer, Masks};
+use crate::config::{Architecture, Window};
 use crate::nn::{Builder, Embedding, Linear, RmsNorm, RotaryEmbedding};
 use crate::torch::checkpoint::checkpoint;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
@@ -17,6 +17,7 @@ pub(crate) struct CausalLm {
     rotary_emb: RotaryEmbedding,
     lm_head: Linear,
     attend: Attend,
+    window: Option<Window>,
     checkpointed: bool,
 }
 
@@ -36,7 +37,7 @@ impl CausalLm {
         } else {
             Linear::new(build, root, "lm_head", (arch.hidden_size, arch.vocab_size), false)
         };
-        CausalLm { model, embed_tokens, layers, norm, rotary_emb, lm_head, attend, checkpointed }
+        CausalLm { model, embed_tokens, layers, norm, rotary_emb, lm_head, attend, window: arch.window, checkpointed }
     }
 
     /// Logits `[b, s, vocabulary]` of ids `[b, s]`.
@@ -53,10 +54,7 @@ impl CausalLm {
             let inputs_embeds = self.embed_tokens.forward(input_ids);
             let length = input_ids.size(1);
             let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, length)), 0);
-            let attention_mask = match self.attend {
-                Attend::Eager => Some(ops::causal_mask(torch, input_ids.size(0), length, inputs_embeds.dtype())),
-                Attend::Sdpa { .. } => None,
-            };
+            let attention_mask = self.masks(input_ids, inputs_embeds.dtype());
             let position_embeddings = self.rotary_emb.forward(&position_ids, inputs_embeds.dtype());
             let context = Context { position_embeddings, attention_mask, _position_ids: position_ids };
             let mut hidden_states = inputs_embeds.clone();
@@ -73,11 +71,33 @@ impl CausalLm {
     }
 }
 
+impl CausalLm {
+    /// The masks that the layers need (`transformers/masking_utils.py`). sdpa goes without one where `is_causal` says the
+    /// same, which it does unless the sequence reaches the window.
+    fn masks(&self, input_ids: &Tensor, dtype: Dtype) -> Masks {
+        let torch = input_ids.torch();
+        let (batch, length) = (input_ids.size(0), input_ids.size(1));
+        let mask = |windowed| match self.attend {
+            Attend::Eager => {
+                let allowed = ops::causal_mask(torch, batch, length, windowed);
+                Some(ops::additive_mask(&allowed, dtype, ["zeros", "scalar_tensor"]))
+            }
+            Attend::Sdpa { .. } => {
+                let reached = self.window.is_some_and(|window| length >= window.size);
+                (windowed && reached).then(|| ops::causal_mask(torch, batch, length, true))
+            }
+        };
+        let full = if self.window.is_none_or(|window| window.beside_full) { mask(false) } else { None };
+        let sliding = if self.window.is_some() { mask(true) } else { None };
+        Masks { full, sliding }
+    }
+}
+
 /// `ForCausalLMLoss`: logits in fp32, labels shifted by one, cross entropy.
 pub(crate) fn causal_lm_loss(logits: &Tensor, labels: &Tensor) -> Tensor {
     let logits = ops::to(logits, Dtype::F32);
     let rows = labels.layout().numel();
-    let padded = ops::constant_pad_one(labels);
+    let padded = ops::constant_pad_last(labels, 1);
     let shift_labels = ops::contiguous(ops::slice_last(&padded, labels.size(-1)));
     let flat = ops::reshape(&logits, &[rows, logits.size(-1)]);
     ops::nll_loss(ops::log_softmax(&flat), &shift_labels)

@@ -15,11 +15,18 @@ pub(crate) enum Attend {
     Sdpa { kernel: SdpaKernel, expand_kv: bool },
 }
 
+/// The masks of a forward pass: for layers that look at everything before them, and for those that look through a window.
+#[derive(Clone, Default)]
+pub(crate) struct Masks {
+    pub(crate) full: Option<Tensor>,
+    pub(crate) sliding: Option<Tensor>,
+}
+
 /// What every layer of a forward pass is given beside the hidden states.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) position_embeddings: (Tensor, Tensor),
-    pub(crate) attention_mask: Option<Tensor>,
+    pub(crate) attention_mask: Masks,
     /// Handed on to every layer, and so held by its checkpoint.
     pub(crate) _position_ids: Tensor,
 }
@@ -37,7 +44,7 @@ impl DecoderLayer {
         let module = build.indexed(parent, index);
         DecoderLayer {
             module,
-            self_attn: Attention::new(build, module, arch, attend),
+            self_attn: Attention::new(build, module, arch, attend, arch.window.is_some_and(|w| index >= w.first_layer)),
             mlp: GatedMlp::new(build, module, arch),
             input_layernorm: RmsNorm::new(build, module, "input_layernorm", arch.hidden_size),
             post_attention_layernorm: RmsNorm::new(build, module, "post_attention_layernorm", arch.hidden_size),
@@ -69,10 +76,11 @@ struct Attention {
     groups: u64,
     dropout: f64,
     attend: Attend,
+    windowed: bool,
 }
 
 impl Attention {
-    fn new(build: &mut Builder, parent: ModuleId, arch: &Architecture, attend: Attend) -> Attention {
+    fn new(build: &mut Builder, parent: ModuleId, arch: &Architecture, attend: Attend, windowed: bool) -> Attention {
         let module = build.module(parent, "self_attn");
         let queries = arch.num_attention_heads.saturating_mul(arch.head_dim);
         let keys = arch.num_key_value_heads.saturating_mul(arch.head_dim);
@@ -87,6 +95,7 @@ impl Attention {
             groups: arch.num_attention_heads / arch.num_key_value_heads.max(1),
             dropout: arch.attention_dropout,
             attend,
+            windowed,
         }
     }
 
@@ -98,7 +107,8 @@ impl Attention {
             let value = self.heads(self.v_proj.forward(hidden_states));
             (query, key) = apply_rotary(&query, &key, &context.position_embeddings);
 
-            let mask = context.attention_mask.as_ref();
+            let masks = &context.attention_mask;
+            let mask = if self.windowed { &masks.sliding } else { &masks.full }.as_ref();
             let (attended, weights) = match self.attend {
                 Attend::Eager => self.eager(&query, &key, &value, mask),
                 Attend::Sdpa { kernel, expand_kv } => (self.sdpa(&query, &key, &value, mask, kernel, expand_kv), None),
@@ -144,12 +154,12 @@ impl Attention {
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
-        _mask: Option<&Tensor>,
+        mask: Option<&Tensor>,
         kernel: SdpaKernel,
         expand_kv: bool,
     ) -> Tensor {
-        let (k, v) = if expand_kv { (self.repeat_kv(k), self.repeat_kv(v)) } else { (k.clone(), v.clone()) };
-        let attended = ops::scaled_dot_product_attention(q, &k, &v, kernel, self.dropout);
+        let (k, v) = if expand_kv || mask.is_some() { (self.repeat_kv(k), self.repeat_kv(v)) } else { (k.clone(), v.clone()) };
+        let attended = ops::scaled_dot_product_attention(q, &k, &v, mask, kernel, self.dropout);
         ops::contiguous(ops::transpose(&attended, 1, 2))
     }
 }

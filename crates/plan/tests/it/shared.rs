@@ -56,11 +56,12 @@ pub fn plan_of(job: &Value) -> Result<Plan, String> {
         optimizer_impl: Some(optimizer_impl),
         momentum,
         attention: if text("attn") == "eager" { Attention::Eager } else { Attention::Sdpa },
-        expand_kv: memory_efficient || precision == Precision::Fp32,
+        // the oracle repeats keys and values for every kernel but flash
+        expand_kv: memory_efficient || (precision == Precision::Fp32 && text("sdpa_kernel") != "math"),
         recompute: if job["checkpoint"] == true { Recompute::Full } else { Recompute::None },
         clip_grad_norm: !job["clip"].is_null(),
         hold_outputs: if job["drop_logits"] == true { HoldOutputs::No } else { HoldOutputs::Backward },
-        before_sm80: memory_efficient,
+        before_sm80: memory_efficient || text("sdpa_kernel") == "math",
     };
     plan(architecture, options).map_err(|p| p.to_string())
 }

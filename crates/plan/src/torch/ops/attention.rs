@@ -1,14 +1,15 @@
 //! Scaled dot-product attention: the three kernels that torch chooses from on CUDA.
 
-use super::matmul::matmul;
-use super::reduce::softmax;
+use super::matmul::product;
+use super::pointwise::scale;
+use super::reduce::safe_softmax;
 use super::view::{expand_heads, reshape, transpose};
-use super::{dropout, mul_scalar, only, output};
+use super::{add, additive_mask, constant_pad_last, dropout, only, output, to};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
-use crate::torch::{Dtype, Layout, Tensor};
+use crate::torch::{Dtype, Layout, Tensor, Torch};
 use smallvec::smallvec;
-use std::borrow::Borrow;
+use std::rc::Rc;
 
 /// Which kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,25 +22,41 @@ pub(crate) enum SdpaKernel {
     Math,
 }
 
-/// `F.scaled_dot_product_attention(q, k, v, is_causal=True)` of `[b, h, s, d]`; `k` and `v` may have fewer heads.
+/// `F.scaled_dot_product_attention(q, k, v, mask)` of `[b, h, s, d]`; without a mask it is causal, and `k` and `v` may have
+/// fewer heads. A mask of booleans becomes one of numbers first; only the memory-efficient kernel takes it.
 pub(crate) fn scaled_dot_product_attention(
-    q: impl Borrow<Tensor>,
-    k: impl Borrow<Tensor>,
-    v: impl Borrow<Tensor>,
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
     kernel: SdpaKernel,
     dropout_p: f64,
 ) -> Tensor {
-    let (q, k, v) = (lowered(q.borrow()), lowered(k.borrow()), lowered(v.borrow()));
+    let (q, k, v) = (lowered(q), lowered(k), lowered(v));
+    if let Some(mask) = mask {
+        let bias = additive_mask(mask, q.dtype(), ["scalar_tensor"; 2]);
+        return efficient(&q, &k, &v, Some(&aligned(bias)));
+    }
     match kernel {
         SdpaKernel::Flash => {
             let lse = q.size(2);
-            fused(&q, &k, &v, &FLASH, lse)
+            fused(&q, &k, &v, None, &FLASH, lse)
         }
-        SdpaKernel::MemoryEfficient => {
-            let lse = q.size(2).div_ceil(32).saturating_mul(32); // kAlignLSE
-            fused(&q, &k, &v, &EFFICIENT, lse)
-        }
-        SdpaKernel::Math => math(q, k, v, dropout_p),
+        SdpaKernel::MemoryEfficient => efficient(&q, &k, &v, None),
+        SdpaKernel::Math => math(&q, &k, &v, dropout_p),
+    }
+}
+
+fn efficient(q: &Tensor, k: &Tensor, v: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let lse = q.size(2).div_ceil(32).saturating_mul(32); // kAlignLSE
+    fused(q, k, v, bias, &EFFICIENT, lse)
+}
+
+/// The bias in rows of a multiple of 8, as the kernel wants them (`preprocess_mask`).
+fn aligned(bias: Tensor) -> Tensor {
+    match bias.size(-1) % 8 {
+        0 => bias,
+        over => constant_pad_last(&bias, 8 - over),
     }
 }
 
@@ -64,11 +81,18 @@ const EFFICIENT: Fused = Fused {
 
 /// A kernel that keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op. Everything lies as
 /// `[b, s, h, d]`.
-fn fused(q: &Tensor, k: &Tensor, v: &Tensor, kernel: &'static Fused, lse: u64) -> Tensor {
+fn fused(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    bias: Option<&Tensor>,
+    kernel: &'static Fused,
+    lse: u64,
+) -> Tensor {
     let torch = q.torch();
     let heads_inside = |t: &Tensor| Layout::contiguous(&[t.size(0), t.size(2), t.size(1), t.size(3)]).transpose(1, 2);
     let recorded = recorded(torch, &[q, k, v]);
-    let inputs = recorded.then(|| [q.save(), k.save(), v.save()]);
+    let inputs = recorded.then(|| ([q, k, v].map(Tensor::save), bias.map(Tensor::save)));
     let attended = output(torch, kernel.forward, heads_inside(q), q.dtype());
     let lse = torch.empty(Layout::contiguous(&[q.size(0), q.size(1), lse]), Dtype::F32);
     let seeds = kernel.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
@@ -77,7 +101,7 @@ fn fused(q: &Tensor, k: &Tensor, v: &Tensor, kernel: &'static Fused, lse: u64) -
     let seeds = seeds.map(|seed| seed.save());
     let layouts = [q, k, v].map(heads_inside);
     record(attended, &[q, k, v], move |grads| {
-        let _inputs = inputs.each_ref().map(|s| s.unpack());
+        let _inputs = (inputs.0.each_ref().map(|s| s.unpack()), inputs.1.as_ref().map(|s| s.unpack()));
         let _outputs = outputs.each_ref().map(|s| s.unpack());
         let _seeds = seeds.each_ref().map(|s| s.unpack());
         let Some(grad) = only(grads) else { return smallvec![None, None, None] };
@@ -86,19 +110,45 @@ fn fused(q: &Tensor, k: &Tensor, v: &Tensor, kernel: &'static Fused, lse: u64) -
     })
 }
 
-fn math(q: Tensor, k: Tensor, v: Tensor, dropout_p: f64) -> Tensor {
-    let times = q.size(1) / k.size(1).max(1);
-    let (k, v) = (repeated(k, times), repeated(v, times));
-    let scores = matmul(mul_scalar(q), mul_scalar(transpose(k, -2, -1)));
-    let dtype = scores.dtype();
-    let weights = softmax(scores, dtype);
-    matmul(dropout(weights, dropout_p), v)
+/// `_scaled_dot_product_attention_math` (`aten/src/ATen/native/transformers/attention.cpp`): half types are computed in
+/// fp32, both factors are scaled, and the attention weights are cast back although nobody asks for them.
+fn math(q: &Tensor, k: &Tensor, v: &Tensor, dropout_p: f64) -> Tensor {
+    let torch = q.torch();
+    let dtype = q.dtype();
+    let unscaled = to(q, Dtype::F32);
+    let key = to(k, Dtype::F32);
+    let value = to(v, Dtype::F32);
+    let query = scale(&unscaled);
+    let mask = square_causal_mask(torch, q.size(2));
+    let groups = q.size(1) / k.size(1).max(1);
+    let key = (repeated(&key, groups), key); // the grouped ones stay beside the repeated ones
+    let value = (repeated(&value, groups), value);
+    let mut weights = product(&query, scale(transpose(&key.0, -2, -1)));
+    weights = add(&weights, &mask);
+    weights = safe_softmax(&weights);
+    weights = dropout(&weights, dropout_p);
+    let _returned_weights = to(&weights, dtype);
+    to(product(&weights, &value.0), dtype)
 }
 
-fn repeated(t: Tensor, times: u64) -> Tensor {
-    if times == 1 {
-        return t;
+/// A lower triangle of zeros under minus infinity, `[s, s]` in fp32.
+fn square_causal_mask(torch: &Rc<Torch>, length: u64) -> Tensor {
+    let square = Layout::contiguous(&[length, length]);
+    let scalar = || output(torch, "scalar_tensor", Layout::contiguous(&[]), Dtype::F32);
+    let ones = output(torch, "ones", square, Dtype::Bool);
+    let lower = output(torch, "tril", square, Dtype::Bool);
+    drop(ones);
+    let fills = [scalar(), scalar()];
+    let mask = output(torch, "where.self", square, Dtype::F32);
+    drop((lower, fills));
+    mask
+}
+
+/// `[b, h, s, d]` with each head `groups` times (`repeat_interleave`).
+fn repeated(t: &Tensor, groups: u64) -> Tensor {
+    if groups == 1 {
+        return t.clone();
     }
-    let sizes = [t.size(0), t.size(1).saturating_mul(times), t.size(2), t.size(3)];
-    reshape(expand_heads(t, times), &sizes)
+    let sizes = [t.size(0), t.size(1).saturating_mul(groups), t.size(2), t.size(3)];
+    reshape(expand_heads(t, groups), &sizes)
 }

@@ -5,7 +5,6 @@ use super::{one, only, output};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use smallvec::SmallVec;
-use std::borrow::Borrow;
 use std::rc::Rc;
 
 /// `F.embedding(ids, weight)`. Saves the ids; backward makes a gradient as large as the table.
@@ -31,11 +30,11 @@ pub(crate) fn arange(torch: &Rc<Torch>, length: u64) -> Tensor {
     output(torch, "arange", Layout::contiguous(&[length]), Dtype::Int64)
 }
 
-/// A causal mask `[b, 1, s, s]` as `masking_utils.eager_mask` makes it: a boolean one for all rows, then a float one for each,
-/// filled by `torch.where`.
-pub(crate) fn causal_mask(torch: &Rc<Torch>, batch: u64, length: u64, dtype: Dtype) -> Tensor {
-    let square = |rows| Layout::contiguous(&[rows, 1, length, length]);
-    let scalar = |op| output(torch, op, Layout::contiguous(&[]), dtype);
+/// Where a query may look, `[b, 1, s, s]` of booleans: at itself and before, and with a window no further back than that.
+/// One table serves all rows (`masking_utils.sdpa_mask`).
+pub(crate) fn causal_mask(torch: &Rc<Torch>, batch: u64, length: u64, windowed: bool) -> Tensor {
+    let column = Layout::contiguous(&[1, 1, length, 1]);
+    let square = Layout::contiguous(&[1, 1, length, length]);
     let rows = [arange(torch, batch), arange(torch, 1)];
     let positions = || {
         let counted = arange(torch, length);
@@ -43,21 +42,38 @@ pub(crate) fn causal_mask(torch: &Rc<Torch>, batch: u64, length: u64, dtype: Dty
     };
     let queries = positions();
     let keys = positions();
-    let allowed = output(torch, "le.Tensor", square(1), Dtype::Bool);
+    let allowed = |op| output(torch, op, square, Dtype::Bool);
+    let mask = if windowed {
+        let everything = output(torch, "new_ones", Layout::contiguous(&[]), Dtype::Bool);
+        let first = output(torch, "sub.Tensor", column, Dtype::Int64);
+        let inside = allowed("gt.Tensor");
+        drop(first);
+        let overlay = allowed("bitwise_and.Tensor");
+        drop((everything, inside));
+        let causal = allowed("le.Tensor");
+        let both = allowed("bitwise_and.Tensor");
+        drop((overlay, causal));
+        both
+    } else {
+        allowed("le.Tensor")
+    };
     drop((rows, queries, keys));
-    let zero = scalar("zeros");
-    let least = scalar("scalar_tensor");
-    let mask = output(torch, "where.self", square(batch), dtype);
-    drop((allowed, zero, least));
-    mask
+    mask.alias(square.expand(&[batch, 1, length, length]))
 }
 
-/// `F.pad(a, (0, 1))`: one more element in the last dimension.
-pub(crate) fn constant_pad_one(a: impl Borrow<Tensor>) -> Tensor {
-    let a = a.borrow();
+/// The mask as numbers to add, zero and minus infinity, a table for each row (`torch.where`). `fills` are the ops by which
+/// the two numbers come to the device.
+pub(crate) fn additive_mask(mask: &Tensor, dtype: Dtype, fills: [&'static str; 2]) -> Tensor {
+    let torch = mask.torch();
+    let _fills = fills.map(|op| output(torch, op, Layout::contiguous(&[]), dtype));
+    output(torch, "where.self", mask.layout().packed(), dtype)
+}
+
+/// `F.pad(a, (0, count))`: more elements in the last dimension.
+pub(crate) fn constant_pad_last(a: &Tensor, count: u64) -> Tensor {
     let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
     if let Some(last) = sizes.last_mut() {
-        *last = last.saturating_add(1);
+        *last = last.saturating_add(count);
     }
     copy("constant_pad_nd", a, Layout::contiguous(&sizes))
 }

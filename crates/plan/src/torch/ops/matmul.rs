@@ -18,7 +18,12 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
     if let Some(last) = sizes.last_mut() {
         *last = weight.size(0);
     }
-    let op = if bias.is_some() { "addmm" } else { "mm" };
+    // with a bias torch flattens the input before it transposes the weight, and in backward the weight's gradient arrives
+    // before the input's; without one it is the other way round (`aten/src/ATen/native/Linear.cpp`)
+    let (op, x) = match &bias {
+        Some(_) => ("addmm", reshape(&x, &[x.layout().numel() / x.size(-1).max(1), x.size(-1)])),
+        None => ("mm", x),
+    };
     let product = || output(x.torch(), op, Layout::contiguous(&sizes), x.dtype());
     let inputs: SmallVec<[&Tensor; 3]> = [&x, &weight].into_iter().chain(&bias).collect();
     if !recorded(x.torch(), &inputs) {
@@ -27,6 +32,7 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
     let saved_weight = x.requires_grad().then(|| weight.save());
     let saved_x = weight.requires_grad().then(|| x.save());
     let (x_layout, weight_layout) = (x.layout().packed(), weight.layout().packed());
+    let has_bias = bias.is_some();
     let bias_needs = bias.as_ref().is_some_and(Tensor::requires_grad);
     record(product(), &inputs, move |grads| {
         let x = saved_x.as_ref().map(|s| s.unpack());
@@ -34,10 +40,16 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
         let Some(grad) = only(grads) else { return smallvec![None, None, None] };
         let rows = contiguous(grad);
         let product = |layout| output(rows.torch(), "mm", layout, rows.dtype());
-        // the weight's gradient first; the bias' is the gradient itself, which the engine sums over the rows
-        let for_weight = x.as_ref().map(|_| product(weight_layout));
-        let for_x = weight.as_ref().map(|_| product(x_layout));
-        smallvec![for_x, for_weight, bias_needs.then(|| rows.clone())]
+        let for_weight = || x.as_ref().map(|_| product(weight_layout));
+        let for_x = || weight.as_ref().map(|_| product(x_layout));
+        match has_bias {
+            false => {
+                let for_weight = for_weight();
+                smallvec![for_x(), for_weight]
+            }
+            // the bias' gradient is the gradient itself, which the engine sums over the rows
+            true => smallvec![for_x(), for_weight(), bias_needs.then(|| rows.clone())],
+        }
     })
 }
 
@@ -45,11 +57,17 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
 /// allow it), then one `bmm`. Saves both.
 pub(crate) fn matmul(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
     let (b, a) = (lowered(b.borrow()), lowered(a.borrow()));
+    product(&a, &b)
+}
+
+/// The same without autocast.
+pub(super) fn product(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
+    let (a, b) = (a.borrow(), b.borrow());
     let (batch, heads) = (a.size(0), a.size(1));
     let sizes = [batch, heads, a.size(2), b.size(3)];
     let folded = batch.saturating_mul(heads);
-    let flat_a = reshape(&a, &[folded, a.size(2), a.size(3)]);
-    let flat_b = reshape(&b, &[folded, b.size(2), b.size(3)]);
+    let flat_a = reshape(a, &[folded, a.size(2), a.size(3)]);
+    let flat_b = reshape(b, &[folded, b.size(2), b.size(3)]);
     reshape(bmm(flat_a, flat_b), &sizes)
 }
 

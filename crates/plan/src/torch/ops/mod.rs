@@ -13,7 +13,7 @@ mod reduce;
 mod view;
 
 pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
-pub(crate) use indexing::{arange, causal_mask, constant_pad_one, embedding};
+pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last, embedding};
 pub(crate) use loss::{log_softmax, nll_loss};
 pub(crate) use matmul::{linear, matmul};
 pub(crate) use pointwise::{

@@ -54,6 +54,11 @@ pub(crate) fn mul_scalar(a: impl Borrow<Tensor>) -> Tensor {
     scaled("mul.Tensor", a.borrow())
 }
 
+/// `a * 0.125` as C++ calls it. Saves nothing.
+pub(super) fn scale(a: impl Borrow<Tensor>) -> Tensor {
+    scaled("mul.Scalar", a.borrow())
+}
+
 /// `a / 4`. Saves nothing.
 pub(crate) fn div_scalar(a: impl Borrow<Tensor>) -> Tensor {
     scaled("div.Tensor", a.borrow())

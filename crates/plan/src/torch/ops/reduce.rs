@@ -45,13 +45,16 @@ pub(crate) fn softmax_fp32(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
     let converts = a.dtype() == Dtype::F16;
     let input = if converts { a.clone() } else { to(a, Dtype::F32) };
-    softmax(input, Dtype::F32)
+    softmax("_softmax", &input, Dtype::F32)
 }
 
-/// `torch.softmax(a, -1)` with a result of that type.
-pub(super) fn softmax(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
-    let a = a.borrow();
-    let result = output(a.torch(), "_softmax", a.layout().packed(), dtype);
+/// `at::_safe_softmax(a, -1)`. Saves its result.
+pub(super) fn safe_softmax(a: &Tensor) -> Tensor {
+    softmax("_safe_softmax", a, a.dtype())
+}
+
+fn softmax(op: &'static str, a: &Tensor, dtype: Dtype) -> Tensor {
+    let result = output(a.torch(), op, a.layout().packed(), dtype);
     if !recorded(a.torch(), &[a]) {
         return result;
     }
