@@ -125,6 +125,11 @@ fn wrong_type(source: &Source, pointer: &str, found: &str, expected: &str) -> Pr
     let subject = field_of(pointer).map_or_else(|| "the value".to_owned(), |field| quoted(&field));
     let negative = found.contains("`-");
     let number = expected_in_words(expected);
+    let size = found.strip_prefix("floating point ").and_then(|number| unquote(number).parse::<f64>().ok());
+    if expected == "u64" && size.is_some_and(|size| size >= 18_446_744_073_709_551_616.0) {
+        let problem = source.problem_at(pointer, format!("{subject} does not fit into 64 bits"));
+        return problem.mend("write a whole number below 2^64");
+    }
     let cause = match found_in_words(found) {
         found if negative && number == COUNT => format!("{subject} is negative ({found})"),
         found => format!("{subject} is {found}, but takes {number}"),

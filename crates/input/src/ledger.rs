@@ -70,7 +70,7 @@ fn explain(source: &Source, error: &RecordError) -> Problem {
     let mut cause = error.kind.to_string();
     if let Some(Place::Text { line, column, .. }) = error.other.as_deref().map(|other| source.place_of(other))
     {
-        cause.push_str(&format!(" (line {line}, column {column})"));
+        cause.push_str(&format!("; the other in line {line}, column {column}"));
     }
     let place = match &error.kind {
         // the key says more than the empty word behind it

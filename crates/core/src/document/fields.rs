@@ -15,7 +15,7 @@ const EXTENSION: &str = "x-";
 
 /// A word of a file: borrowed from its text, owned only where the text has an escape in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
 pub struct Text<'a>(pub Cow<'a, str>);
 

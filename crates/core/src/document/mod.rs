@@ -10,10 +10,15 @@
 mod error;
 mod fields;
 mod read;
+#[cfg(feature = "schema")]
+mod schema;
 mod write;
 
 pub use error::{RecordError, RecordErrorKind};
 pub use fields::{Candidates, Text};
+#[cfg(feature = "schema")]
+pub use schema::schema;
+
 pub use read::{Form, LedgerFile, MOST_MOMENTS, SeedForm};
 
 use crate::{Category, Detail, Device};
