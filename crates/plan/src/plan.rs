@@ -4,7 +4,7 @@ use crate::config::Architecture;
 use crate::options::Options;
 use crate::step;
 use crate::torch::tape::{Ran, Stored, Tape};
-use peakledger_core::sweep::{PhaseTotal, Stay, Totals, peak_phase, phase_totals};
+use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
 use peakledger_core::{ByCategory, Bytes, Device, Moment, Phase, Timeline};
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -37,8 +37,6 @@ pub struct StepPlan {
     /// Its phases in order, at op level: what the dispatcher hands out, each storage rounded up to 512 B.
     pub phases: Vec<PlannedPhase>,
     pub(crate) timeline: Timeline,
-    /// Where the step begins on the tape.
-    pub(crate) offset: u32,
 }
 
 /// The first step or a later one.
@@ -152,23 +150,21 @@ impl StepPlan {
         best.map(|phase| At { step: self, phase })
     }
 
-    /// Cuts the step out of the tape and adds it up, at both levels.
+    /// Reads the step off the tape and adds it up, at both levels.
     fn read(tape: &Tape, step: Step) -> Option<StepPlan> {
-        let (timeline, offset) = timeline(tape, step)?;
+        let timeline = timeline(tape, step)?;
         let sums = |level| -> Option<Vec<PhaseTotal>> {
-            let stays = || stays(tape, &timeline, offset, level);
+            let stays = || stays(tape, step, level);
             let totals = Totals::of(timeline.moments(), stays()).ok()?;
             Some(phase_totals(&timeline, &totals, stays()))
         };
         let (op, device) = (sums(Level::Op)?, sums(Level::Device)?);
-        peak_phase(&op)?;
         let phases = timeline
             .slots()
             .iter()
             .zip(op.iter().zip(&device))
             .map(|(slot, (op, device))| {
-                let moment = Moment(op.moment.0 + offset);
-                let ran = tape.ran.get(moment.index());
+                let ran = tape.ran.get(step.on_tape(tape, op.moment).index());
                 PlannedPhase {
                     phase: slot.phase.clone(),
                     micro_batch: slot.micro_batch,
@@ -178,56 +174,72 @@ impl StepPlan {
                     device_peak: device.total,
                     op: ran.map_or("", |ran: &Ran| ran.op),
                     module: ran.map(|ran| tape.path(ran.module)).unwrap_or_default(),
-                    moment,
+                    moment: op.moment,
                 }
             })
             .collect();
-        Some(StepPlan { step, phases, timeline, offset })
+        Some(StepPlan { step, phases, timeline })
     }
 }
 
-/// The step's phases and moments, and where they begin on the tape.
-fn timeline(tape: &Tape, step: Step) -> Option<(Timeline, u32)> {
-    let end = u32::try_from(tape.ran.len()).ok()?;
-    let mine = |mark: &&crate::torch::tape::Mark| mark.step == step as u8;
-    let offset = tape.marks.iter().find(mine)?.first.0;
-    let ends = tape.marks.iter().skip(1).map(|mark| mark.first.0).chain([end]);
+impl Step {
+    /// The moment of this step that a moment of the tape is. The tape is the first step's; in later ones the optimizer
+    /// does not make its state.
+    fn from_tape(self, tape: &Tape, moment: Moment) -> Moment {
+        let cut = &tape.initial;
+        match self {
+            Step::Steady if moment.0 >= cut.end => Moment(moment.0 - (cut.end - cut.start)),
+            Step::Steady if moment.0 >= cut.start => Moment(cut.start),
+            _ => moment,
+        }
+    }
+
+    /// The moment of the tape that a moment of this step is.
+    fn on_tape(self, tape: &Tape, moment: Moment) -> Moment {
+        let cut = &tape.initial;
+        match self {
+            Step::Steady if moment.0 >= cut.start => Moment(moment.0 + (cut.end - cut.start)),
+            _ => moment,
+        }
+    }
+
+    /// When a storage is there in this step, if it is at all. What outlives the first step is there from the beginning of
+    /// every later one.
+    fn interval(self, tape: &Tape, stored: &Stored, level: Level) -> Option<(Moment, Moment)> {
+        let from = match level {
+            Level::Op => stored.tracked.max(stored.birth),
+            Level::Device => stored.birth,
+        };
+        if from > stored.death || from == NEVER {
+            return None; // freed before anything ran, or nothing that the tracker sees
+        }
+        let start = if self == Step::Steady && stored.death == NEVER { Moment(0) } else { self.from_tape(tape, from) };
+        Some((start, self.from_tape(tape, stored.death.min(tape.now()))))
+    }
+}
+
+const NEVER: Moment = Moment(u32::MAX);
+
+/// The step's phases, each with its moments.
+fn timeline(tape: &Tape, step: Step) -> Option<Timeline> {
+    let end = tape.next();
+    let ends = tape.marks.iter().skip(1).map(|mark| mark.first).chain([end]);
     let mut timeline = Timeline::empty();
-    for (mark, end) in tape.marks.iter().zip(ends).filter(|(mark, _)| mine(mark)) {
-        let moments = NonZeroU32::new(end.checked_sub(mark.first.0)?)?;
+    for (mark, end) in tape.marks.iter().zip(ends) {
+        let [first, end] = [mark.first, end].map(|moment| step.from_tape(tape, moment).0);
+        let moments = NonZeroU32::new(end.checked_sub(first)?)?;
         timeline.try_push(mark.phase.clone(), mark.micro_batch, moments).then_some(())?;
     }
-    Some((timeline, offset))
+    Some(timeline)
 }
 
 /// The storages of a step as stays on its timeline.
-fn stays<'a>(
-    tape: &'a Tape,
-    timeline: &Timeline,
-    offset: u32,
-    level: Level,
-) -> impl Iterator<Item = Stay> + 'a {
-    let last = offset + u32::try_from(timeline.moments()).unwrap_or(u32::MAX).saturating_sub(1);
+fn stays(tape: &Tape, step: Step, level: Level) -> impl Iterator<Item = Stay> + '_ {
     tape.stored.iter().filter_map(move |stored| {
-        let (start, end) = interval(stored, level)?;
-        (start.0 <= last && end.0 >= offset).then(|| Stay {
-            device: Device::Gpu,
-            category: stored.category,
-            bytes: Bytes::new(stored.bytes),
-            start: Moment(start.0.max(offset) - offset),
-            end: Moment(end.0.min(last) - offset),
-        })
+        let (start, end) = step.interval(tape, stored, level)?;
+        let (category, bytes) = (stored.category, Bytes::new(stored.bytes));
+        Some(Stay { device: Device::Gpu, category, bytes, start, end })
     })
-}
-
-/// When a storage is there, if it is at all.
-pub(crate) fn interval(stored: &Stored, level: Level) -> Option<(Moment, Moment)> {
-    let start = match level {
-        Level::Op => stored.tracked.max(stored.birth),
-        Level::Device => stored.birth,
-    };
-    // freed before anything ran: it was there at no moment
-    (start <= stored.death && start.0 != u32::MAX).then_some((start, stored.death))
 }
 
 /// One op of a planned step and what the device held when it returned.
@@ -248,15 +260,15 @@ pub struct OpTotal {
 impl Plan {
     /// Every op of a step in order: the step's own log, as torch's tracker would write it.
     pub fn ops(&self, step: Step) -> Vec<OpTotal> {
-        let step = if step == Step::First { &self.first } else { &self.steady };
-        let stays = stays(&self.tape, &step.timeline, step.offset, Level::Op);
-        let Ok(totals) = Totals::of(step.timeline.moments(), stays) else { return Vec::new() };
-        let ran = self.tape.ran.iter().skip(step.offset as usize);
+        let planned = if step == Step::First { &self.first } else { &self.steady };
+        let stays = stays(&self.tape, step, Level::Op);
+        let Ok(totals) = Totals::of(planned.timeline.moments(), stays) else { return Vec::new() };
         (0u32..)
             .map(Moment)
-            .zip(ran.zip(totals.gpu()))
-            .filter_map(|(moment, (ran, total))| {
-                let slot = step.timeline.slot_at(moment)?;
+            .zip(totals.gpu())
+            .filter_map(|(moment, total)| {
+                let slot = planned.timeline.slot_at(moment)?;
+                let ran = self.tape.ran.get(step.on_tape(&self.tape, moment).index())?;
                 Some(OpTotal {
                     phase: slot.phase.clone(),
                     micro_batch: slot.micro_batch,
@@ -268,3 +280,5 @@ impl Plan {
             .collect()
     }
 }
+impl Plan { /// x
+ pub fn size(&self)->(usize,usize,usize){(self.tape.ran.len(), self.tape.stored.len(), std::mem::size_of::<crate::torch::tape::Stored>())} }

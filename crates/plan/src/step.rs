@@ -1,5 +1,7 @@
 //! The training step as a user writes it: micro-batches of forward, loss and backward, then clip, update and zero_grad.
-//! Run twice, because the first step makes the optimizer state that the steady step starts with.
+//!
+//! It is run once, as the first step. Later steps differ only in what outlives the first: the optimizer state, which it
+//! makes in its update and they begin with.
 
 use crate::config::Architecture;
 use crate::model::decoder::Attend;
@@ -14,7 +16,7 @@ use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::{Category, Detail, Moment, Phase};
 use std::rc::Rc;
 
-/// Runs the first and the steady step of a model and hands back the tape, with the model's number of parameters.
+/// Runs the first step of a model and hands back the tape, with the model's number of parameters.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape, u64) {
     let torch = Torch::new();
     let mut build = Builder::new(torch.clone(), options.precision.weights());
@@ -31,9 +33,7 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape
     };
     let implementation = options.optimizer_impl.unwrap_or(OptimizerImpl::Foreach);
     let mut optimizer = Optimizer::new(options.optimizer, implementation, options.momentum);
-    for step in 0..2 {
-        loop_.step(step, &mut optimizer);
-    }
+    loop_.step(&mut optimizer);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
     (tape, count)
 }
@@ -84,23 +84,27 @@ struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    fn step(&self, step: u8, optimizer: &mut Optimizer) {
+    fn step(&self, optimizer: &mut Optimizer) {
         let torch = &self.torch;
-        torch.begin(step, Phase::Load, None);
+        torch.begin(Phase::Load, None);
         torch.end();
         let mut held = None;
         for (micro_batch, batch) in (0u32..).zip(&self.batches) {
-            self.micro_batch(step, micro_batch, batch, &mut held);
+            self.micro_batch(micro_batch, batch, &mut held);
         }
-        torch.begin(step, Phase::Update, None);
+        torch.begin(Phase::Update, None);
         torch.without_grad(|| {
             if self.options.clip_grad_norm {
                 clip_grad_norm(&self.parameters);
             }
+            let before = torch.tape.borrow().next().0;
+            optimizer.make_state(&self.parameters);
+            let after = torch.tape.borrow().next().0;
+            torch.tape.borrow_mut().initial = before..after;
             optimizer.step(&self.parameters);
         });
         torch.end();
-        torch.begin(step, Phase::ZeroGrad, None);
+        torch.begin(Phase::ZeroGrad, None);
         torch.launch("zero_grad");
         for parameter in &self.parameters {
             parameter.leaf.grad.borrow_mut().take();
@@ -108,9 +112,9 @@ impl Loop<'_> {
         torch.end();
     }
 
-    fn micro_batch(&self, step: u8, micro_batch: u32, batch: &Batch, held: &mut Option<Tensor>) {
+    fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Tensor>) {
         let torch = &self.torch;
-        let begin = |phase| torch.begin(step, phase, Some(micro_batch));
+        let begin = |phase| torch.begin(phase, Some(micro_batch));
         let (loss, output) = torch.autocast(self.options.precision.autocast(), || {
             begin(Phase::Forward);
             let logits = self.model.forward(&batch.input_ids);

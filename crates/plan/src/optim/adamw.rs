@@ -4,18 +4,14 @@
 use super::{foreach_like, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
-use crate::torch::{Dtype, Layout, Tensor};
+use crate::torch::{Dtype, Layout, Tensor, Torch};
+use std::rc::Rc;
 
-pub(super) fn step(state: &mut Vec<Vec<Tensor>>, parameters: &[Parameter], implementation: OptimizerImpl) {
-    if state.is_empty() {
-        *state = parameters.iter().map(|p| initial(p, implementation)).collect();
-    }
-    let Some(first) = parameters.first() else { return };
-    let torch = first.tensor.torch();
+pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: OptimizerImpl) {
     match implementation {
         OptimizerImpl::Fused => torch.launch("_fused_adamw_"),
         OptimizerImpl::Foreach => {
-            let _root = foreach_like(parameters, "_foreach_sqrt");
+            let _root = foreach_like(torch, parameters, "_foreach_sqrt");
             torch.launch("_foreach_addcdiv_.ScalarList");
         }
         OptimizerImpl::ForLoop => {
@@ -23,7 +19,7 @@ pub(super) fn step(state: &mut Vec<Vec<Tensor>>, parameters: &[Parameter], imple
             for parameter in parameters {
                 let like = |op| {
                     torch.launch(op);
-                    torch.empty(*parameter.tensor.layout(), parameter.tensor.dtype())
+                    torch.empty(parameter.tensor.layout().clone(), parameter.tensor.dtype())
                 };
                 let root = like("sqrt");
                 let quotient = like("div.Tensor");
@@ -37,13 +33,13 @@ pub(super) fn step(state: &mut Vec<Vec<Tensor>>, parameters: &[Parameter], imple
 }
 
 /// The step count is a number on the host but for the fused kernel, which keeps it on the device.
-fn initial(parameter: &Parameter, implementation: OptimizerImpl) -> Vec<Tensor> {
-    let (layout, dtype) = (*parameter.tensor.layout(), parameter.tensor.dtype());
+pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl) -> Vec<Tensor> {
+    let (layout, dtype) = (parameter.tensor.layout(), parameter.tensor.dtype());
     let mut state = Vec::new();
     if implementation == OptimizerImpl::Fused {
         state.push(state_of(parameter, "zeros", "step", Layout::contiguous(&[]), Dtype::F32));
     }
-    state.push(state_of(parameter, "zeros_like", "exp_avg", layout, dtype));
-    state.push(state_of(parameter, "zeros_like", "exp_avg_sq", layout, dtype));
+    state.push(state_of(parameter, "zeros_like", "exp_avg", layout.clone(), dtype));
+    state.push(state_of(parameter, "zeros_like", "exp_avg_sq", layout.clone(), dtype));
     state
 }

@@ -1,6 +1,6 @@
 //! Optimizers: the state that the first step makes, and what each step allocates for itself.
 //!
-//! An optimizer is one file with a `step`, and one arm in [`Optimizer::step`].
+//! An optimizer is one file with a `state` and a `step`, and an arm for each in [`Optimizer`].
 
 mod adamw;
 mod clip;
@@ -20,7 +20,7 @@ pub(crate) struct Optimizer {
     kind: OptimizerKind,
     implementation: OptimizerImpl,
     momentum: bool,
-    /// One entry a parameter, once there is any.
+    /// One entry a parameter.
     state: Vec<Vec<Tensor>>,
 }
 
@@ -29,11 +29,22 @@ impl Optimizer {
         Optimizer { kind, implementation, momentum, state: Vec::new() }
     }
 
-    /// `optimizer.step()` over the parameters that have a gradient.
-    pub(crate) fn step(&mut self, parameters: &[Parameter]) {
+    /// Makes the state of every parameter, which torch does in the first step.
+    pub(crate) fn make_state(&mut self, parameters: &[Parameter]) {
+        let make = |parameter: &Parameter| match self.kind {
+            OptimizerKind::AdamW => adamw::state(parameter, self.implementation),
+            OptimizerKind::Sgd => sgd::state(parameter, self.momentum),
+        };
+        self.state = parameters.iter().map(make).collect();
+    }
+
+    /// `optimizer.step()`, once there is state.
+    pub(crate) fn step(&self, parameters: &[Parameter]) {
+        let Some(first) = parameters.first() else { return };
+        let torch = first.tensor.torch();
         match self.kind {
-            OptimizerKind::AdamW => adamw::step(&mut self.state, parameters, self.implementation),
-            OptimizerKind::Sgd => sgd::step(&mut self.state, parameters, self.implementation, self.momentum),
+            OptimizerKind::AdamW => adamw::step(torch, parameters, self.implementation),
+            OptimizerKind::Sgd => sgd::step(torch, self.implementation),
         }
     }
 }
@@ -53,10 +64,8 @@ fn state_of(parameter: &Parameter, op: &'static str, name: &'static str, layout:
 }
 
 /// Tensors shaped as the parameters, made by one op over all of them: a foreach temporary.
-fn foreach_like(parameters: &[Parameter], op: &'static str) -> Vec<Tensor> {
-    if let Some(first) = parameters.first() {
-        first.tensor.torch().launch(op);
-    }
-    let like = |p: &Parameter| p.tensor.torch().empty(*p.tensor.layout(), p.tensor.dtype());
+fn foreach_like(torch: &Rc<Torch>, parameters: &[Parameter], op: &'static str) -> Vec<Tensor> {
+    torch.launch(op);
+    let like = |p: &Parameter| torch.empty(p.tensor.layout().clone(), p.tensor.dtype());
     parameters.iter().map(like).collect()
 }

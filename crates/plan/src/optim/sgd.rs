@@ -4,25 +4,18 @@
 use super::state_of;
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
-use crate::torch::Tensor;
+use crate::torch::{Tensor, Torch};
 
-pub(super) fn step(
-    state: &mut Vec<Vec<Tensor>>,
-    parameters: &[Parameter],
-    implementation: OptimizerImpl,
-    momentum: bool,
-) {
-    if momentum && state.is_empty() {
-        let buffer = |p: &Parameter| {
-            vec![state_of(p, "clone", "momentum_buffer", *p.tensor.layout(), p.tensor.dtype())]
-        };
-        *state = parameters.iter().map(buffer).collect();
-    }
-    if let Some(first) = parameters.first() {
-        first.tensor.torch().launch(match implementation {
-            OptimizerImpl::Fused => "_fused_sgd_",
-            OptimizerImpl::Foreach => "_foreach_add_.List",
-            OptimizerImpl::ForLoop => "add_.Tensor",
-        });
-    }
+pub(super) fn state(parameter: &Parameter, momentum: bool) -> Vec<Tensor> {
+    let (layout, dtype) = (parameter.tensor.layout(), parameter.tensor.dtype());
+    let buffer = || state_of(parameter, "clone", "momentum_buffer", layout.clone(), dtype);
+    momentum.then(buffer).into_iter().collect()
+}
+
+pub(super) fn step(torch: &Torch, implementation: OptimizerImpl) {
+    torch.launch(match implementation {
+        OptimizerImpl::Fused => "_fused_sgd_",
+        OptimizerImpl::Foreach => "_foreach_add_.List",
+        OptimizerImpl::ForLoop => "add_.Tensor",
+    });
 }

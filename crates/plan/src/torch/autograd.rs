@@ -13,11 +13,11 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-/// Gradients into or out of a node, one a differentiable output or input.
-pub(crate) type Grads = SmallVec<[Option<Tensor>; 3]>;
+/// Gradients of a node's inputs, one each.
+pub(crate) type Grads = SmallVec<[Option<Tensor>; 2]>;
 
-/// A backward formula: gradients of the outputs in, gradients of the inputs out.
-type Formula = Box<dyn Fn(&[Option<Tensor>]) -> Grads>;
+/// A backward formula: the gradient of the output in, gradients of the inputs out.
+type Formula = Box<dyn Fn(&Tensor) -> Grads>;
 
 /// A tensor as a hook keeps it.
 pub(crate) trait Packed {
@@ -36,10 +36,10 @@ pub(crate) struct Node {
     /// Later nodes run first; leaves before all others.
     sequence: u32,
     module: ModuleId,
-    next: SmallVec<[Option<Target>; 3]>,
+    next: Targets,
     work: RefCell<Work>,
-    /// Gradients that have arrived, one slot an output of the forward op.
-    arrived: RefCell<SmallVec<[Option<Tensor>; 1]>>,
+    /// The gradient of the output, as far as it has arrived.
+    arrived: RefCell<Option<Tensor>>,
     waiting_for: Cell<u32>,
 }
 
@@ -52,12 +52,9 @@ enum Work {
     Done,
 }
 
-/// A way back into the graph: a node, and which of its outputs the tensor is.
+/// A way back into the graph: the node whose output the tensor is. No op here has two differentiable outputs.
 #[derive(Clone)]
-pub(crate) struct Edge {
-    node: Rc<Node>,
-    output: u8,
-}
+pub(crate) struct Edge(Rc<Node>);
 
 /// An edge with the shape and type that a gradient along it must have.
 struct Target {
@@ -65,6 +62,9 @@ struct Target {
     layout: Layout,
     dtype: Dtype,
 }
+
+/// Where the gradients of an op's inputs go, one an input; nowhere for those that need none.
+type Targets = SmallVec<[Option<Target>; 2]>;
 
 /// A parameter as autograd sees it.
 pub(crate) struct Leaf {
@@ -76,25 +76,19 @@ pub(crate) struct Leaf {
 impl Edge {
     /// The edge to a parameter.
     pub(crate) fn leaf(leaf: Rc<Leaf>, module: ModuleId) -> Edge {
-        Edge { node: Rc::new(Node::new(u32::MAX, module, SmallVec::new(), Work::Accumulate(leaf), 1)), output: 0 }
+        Edge(Rc::new(Node::new(u32::MAX, module, SmallVec::new(), Work::Accumulate(leaf))))
     }
 
     /// Whether it leads to a parameter.
     pub(crate) fn is_leaf(&self) -> bool {
-        self.node.sequence == u32::MAX
+        self.0.sequence == u32::MAX
     }
 }
 
 impl Node {
-    fn new(
-        sequence: u32,
-        module: ModuleId,
-        next: SmallVec<[Option<Target>; 3]>,
-        work: Work,
-        outputs: usize,
-    ) -> Node {
-        let arrived = RefCell::new(std::iter::repeat_with(|| None).take(outputs).collect());
-        Node { sequence, module, next, work: RefCell::new(work), arrived, waiting_for: Cell::new(0) }
+    fn new(sequence: u32, module: ModuleId, next: Targets, work: Work) -> Node {
+        let (work, arrived) = (RefCell::new(work), RefCell::new(None));
+        Node { sequence, module, next, work, arrived, waiting_for: Cell::new(0) }
     }
 }
 
@@ -107,19 +101,19 @@ pub(crate) fn recorded(torch: &Torch, inputs: &[&Tensor]) -> bool {
 pub(crate) fn record(
     output: Tensor,
     inputs: &[&Tensor],
-    formula: impl Fn(&[Option<Tensor>]) -> Grads + 'static,
+    formula: impl Fn(&Tensor) -> Grads + 'static,
 ) -> Tensor {
     let torch = output.torch().clone();
     let next = inputs
         .iter()
         .map(|input| {
             let edge = input.edge()?.clone();
-            Some(Target { edge, layout: *input.layout(), dtype: input.dtype() })
+            Some(Target { edge, layout: input.layout().clone(), dtype: input.dtype() })
         })
         .collect();
     let sequence = torch.next_sequence();
-    let node = Node::new(sequence, torch.module.get(), next, Work::Formula(Box::new(formula)), 1);
-    output.with_edge(Some(Edge { node: Rc::new(node), output: 0 }))
+    let node = Node::new(sequence, torch.module.get(), next, Work::Formula(Box::new(formula)));
+    output.with_edge(Some(Edge(Rc::new(node))))
 }
 
 /// `loss.backward()`.
@@ -127,11 +121,11 @@ pub(crate) fn backward(loss: &Tensor) {
     let Some(root) = loss.edge().cloned() else { return };
     let torch = loss.torch().clone();
     torch.without_grad(|| {
-        count_dependencies(&root.node);
+        count_dependencies(&root.0);
         let mut ready = BinaryHeap::new();
         let first = ops::ones_like(loss); // held by the caller until backward returns
         deliver(&root, first.clone());
-        ready.push(Ready(root.node));
+        ready.push(Ready(root.0));
         while let Some(Ready(node)) = ready.pop() {
             torch.inside(node.module, || run(&node, &mut ready));
         }
@@ -166,7 +160,7 @@ fn count_dependencies(root: &Rc<Node>) {
     let mut stack = vec![root.clone()];
     while let Some(node) = stack.pop() {
         for target in node.next.iter().flatten() {
-            let next = &target.edge.node;
+            let next = &target.edge.0;
             let waiting_for = next.waiting_for.get();
             if waiting_for == 0 {
                 stack.push(next.clone());
@@ -176,34 +170,30 @@ fn count_dependencies(root: &Rc<Node>) {
     }
 }
 
-/// Puts a gradient into the slot it belongs to. Where one is there already the two are added out of place: torch adds in
+/// Hands a gradient to the node it belongs to. Where one is there already the two are added out of place: torch adds in
 /// place only for plain tensors, and what its tracker follows is not plain.
 fn deliver(edge: &Edge, grad: Tensor) {
-    let slot = usize::from(edge.output);
-    let there = edge.node.arrived.borrow_mut().get_mut(slot).and_then(Option::take);
+    let there = edge.0.arrived.borrow_mut().take();
     let grad = match there {
         None => grad,
         Some(there) => ops::add(there, grad),
     };
-    if let Some(slot) = edge.node.arrived.borrow_mut().get_mut(slot) {
-        *slot = Some(grad);
-    }
+    *edge.0.arrived.borrow_mut() = Some(grad);
 }
 
 fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
-    let arrived = std::mem::take(&mut *node.arrived.borrow_mut());
+    let arrived = node.arrived.borrow_mut().take();
     let work = std::mem::replace(&mut *node.work.borrow_mut(), Work::Done);
     match work {
         Work::Done => {}
         Work::Accumulate(leaf) => {
-            for grad in arrived.into_iter().flatten() {
+            if let Some(grad) = arrived {
                 accumulate(&leaf, grad);
             }
             *node.work.borrow_mut() = Work::Accumulate(leaf);
-            node.arrived.borrow_mut().push(None);
         }
         Work::Formula(formula) => {
-            let outputs = formula(&arrived);
+            let outputs = arrived.as_ref().map(&formula).unwrap_or_default();
             let mut fitted: Grads = SmallVec::new();
             for (output, target) in outputs.into_iter().zip(&node.next) {
                 fitted.push(match (output, target) {
@@ -213,12 +203,14 @@ fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
             }
             drop(arrived);
             drop(formula);
-            for (grad, target) in fitted.into_iter().zip(&node.next) {
+            let mut fitted = fitted.into_iter();
+            for target in &node.next {
+                let grad = fitted.next().flatten();
                 let Some(target) = target else { continue };
                 if let Some(grad) = grad {
                     deliver(&target.edge, grad);
                 }
-                let next = &target.edge.node;
+                let next = &target.edge.0;
                 next.waiting_for.set(next.waiting_for.get().saturating_sub(1));
                 if next.waiting_for.get() == 0 {
                     ready.push(Ready(next.clone()));

@@ -5,22 +5,99 @@
 //! size past 64 bits is caught where it would be allocated.
 #![allow(clippy::indexing_slicing)] // dimensions are below RANK by construction
 
+use std::rc::Rc;
+
 /// The most dimensions that any module here uses.
 const RANK: usize = 5;
 
-/// Sizes and strides, in elements.
+/// Sizes and strides in elements, shared by the tensors that have them: an elementwise result mostly takes its operand's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout(Rc<Shape>);
+
+impl Layout {
+    /// Row-major.
+    pub(crate) fn contiguous(sizes: &[u64]) -> Layout {
+        Layout(Rc::new(Shape::contiguous(sizes)))
+    }
+
+    pub(crate) fn sizes(&self) -> &[u64] {
+        self.0.sizes()
+    }
+
+    /// The size of a dimension; negative ones count from the end.
+    pub(crate) fn size(&self, dim: isize) -> u64 {
+        self.0.at(dim).and_then(|dim| self.sizes().get(dim)).copied().unwrap_or(1)
+    }
+
+    pub(crate) fn numel(&self) -> u64 {
+        self.sizes().iter().fold(1, |n, size| n.saturating_mul(*size))
+    }
+
+    pub(crate) fn is_contiguous(&self) -> bool {
+        self.0.contiguous
+    }
+
+    /// The view with two dimensions swapped.
+    pub(crate) fn transpose(&self, a: isize, b: isize) -> Layout {
+        Layout(Rc::new(self.0.transpose(a, b)))
+    }
+
+    /// The view with a dimension of size 1 put in.
+    pub(crate) fn unsqueeze(&self, dim: usize) -> Layout {
+        Layout(Rc::new(self.0.unsqueeze(dim)))
+    }
+
+    /// The view with the last dimension cut to `size`.
+    pub(crate) fn narrow_last(&self, size: u64) -> Layout {
+        Layout(Rc::new(self.0.narrow_last(size)))
+    }
+
+    /// The view with dimensions of size 1 repeated by stride 0.
+    pub(crate) fn expand(&self, sizes: &[u64]) -> Layout {
+        Layout(Rc::new(self.0.expand(sizes)))
+    }
+
+    /// The same elements under other sizes, if that needs no copy.
+    pub(crate) fn view(&self, sizes: &[u64]) -> Option<Layout> {
+        self.0.view(sizes).map(|shape| Layout(Rc::new(shape)))
+    }
+
+    /// The same sizes in row-major order.
+    pub(crate) fn packed(&self) -> Layout {
+        if self.0.contiguous { self.clone() } else { Layout::contiguous(self.sizes()) }
+    }
+
+    /// How the result of an elementwise op over two tensors lies in memory.
+    pub(crate) fn broadcast(&self, other: &Layout) -> Layout {
+        if Rc::ptr_eq(&self.0, &other.0) || self.0 == other.0 {
+            return self.preserved();
+        }
+        if self.0.contiguous && other.0.contiguous && self.0.rank == other.0.rank && self.sizes() == other.sizes() {
+            return self.clone();
+        }
+        Layout(Rc::new(self.0.broadcast(&other.0)))
+    }
+
+    /// How a copy that keeps the order of dimensions lies in memory (`torch.preserve_format`).
+    pub(crate) fn preserved(&self) -> Layout {
+        if self.0.contiguous {
+            return self.clone();
+        }
+        Layout(Rc::new(Shape::like(self.sizes(), &[*self.0])))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+struct Shape {
     rank: u8,
     contiguous: bool,
     sizes: [u64; RANK],
     strides: [u64; RANK],
 }
 
-impl Layout {
-    /// Row-major.
-    pub(crate) fn contiguous(sizes: &[u64]) -> Layout {
-        let mut layout = Layout { rank: 0, contiguous: true, sizes: [1; RANK], strides: [1; RANK] };
+impl Shape {
+    fn contiguous(sizes: &[u64]) -> Shape {
+        let mut layout = Shape { rank: 0, contiguous: true, sizes: [1; RANK], strides: [1; RANK] };
         for (slot, size) in layout.sizes.iter_mut().zip(sizes) {
             *slot = *size;
             layout.rank += 1;
@@ -38,7 +115,7 @@ impl Layout {
         usize::from(self.rank)
     }
 
-    pub(crate) fn sizes(&self) -> &[u64] {
+    fn sizes(&self) -> &[u64] {
         &self.sizes[..self.rank()]
     }
 
@@ -46,25 +123,12 @@ impl Layout {
         &self.strides[..self.rank()]
     }
 
-    /// The size of a dimension; negative ones count from the end.
-    pub(crate) fn size(&self, dim: isize) -> u64 {
-        self.at(dim).and_then(|dim| self.sizes().get(dim)).copied().unwrap_or(1)
-    }
-
     fn at(&self, dim: isize) -> Option<usize> {
         let rank = self.rank();
         if dim < 0 { rank.checked_sub(dim.unsigned_abs()) } else { Some(dim.unsigned_abs()) }
     }
 
-    pub(crate) fn numel(&self) -> u64 {
-        self.sizes().iter().fold(1, |n, size| n.saturating_mul(*size))
-    }
-
-    pub(crate) fn is_contiguous(&self) -> bool {
-        self.contiguous
-    }
-
-    fn settle(mut self) -> Layout {
+    fn settle(mut self) -> Shape {
         let mut expected = 1;
         self.contiguous = true;
         for (size, stride) in self.sizes().iter().zip(self.strides()).rev() {
@@ -79,8 +143,7 @@ impl Layout {
         self
     }
 
-    /// The view with two dimensions swapped.
-    pub(crate) fn transpose(mut self, a: isize, b: isize) -> Layout {
+    fn transpose(mut self, a: isize, b: isize) -> Shape {
         if let (Some(a), Some(b)) = (self.at(a), self.at(b)) {
             self.sizes.swap(a, b);
             self.strides.swap(a, b);
@@ -88,8 +151,7 @@ impl Layout {
         self.settle()
     }
 
-    /// The view with a dimension of size 1 put in.
-    pub(crate) fn unsqueeze(self, dim: usize) -> Layout {
+    fn unsqueeze(self, dim: usize) -> Shape {
         let mut layout = self;
         layout.sizes[dim..].rotate_right(1);
         layout.strides[dim..].rotate_right(1);
@@ -99,16 +161,14 @@ impl Layout {
         layout
     }
 
-    /// The view with the last dimension cut to `size`.
-    pub(crate) fn narrow_last(mut self, size: u64) -> Layout {
+    fn narrow_last(mut self, size: u64) -> Shape {
         if let Some(last) = self.at(-1) {
             self.sizes[last] = size;
         }
         self.settle()
     }
 
-    /// The view with dimensions of size 1 repeated by stride 0.
-    pub(crate) fn expand(mut self, sizes: &[u64]) -> Layout {
+    fn expand(mut self, sizes: &[u64]) -> Shape {
         for ((size, stride), wanted) in self.sizes.iter_mut().zip(&mut self.strides).zip(sizes) {
             if *size != *wanted {
                 *size = *wanted;
@@ -118,12 +178,11 @@ impl Layout {
         self.settle()
     }
 
-    /// The same elements under other sizes, if that needs no copy.
-    pub(crate) fn view(&self, sizes: &[u64]) -> Option<Layout> {
+    fn view(&self, sizes: &[u64]) -> Option<Shape> {
         if self.contiguous {
-            return Some(Layout::contiguous(sizes));
+            return Some(Shape::contiguous(sizes));
         }
-        let mut view = Layout::contiguous(sizes);
+        let mut view = Shape::contiguous(sizes);
         let mut wanted = view.rank();
         let mut base_stride = self.strides().last().copied().unwrap_or(1);
         let (mut run, mut taken) = (1u64, 1u64); // elements of the old run of dimensions, and of the new sizes laid over it
@@ -150,16 +209,7 @@ impl Layout {
         (wanted == 0).then(|| view.settle())
     }
 
-    /// The same sizes in row-major order.
-    pub(crate) fn packed(&self) -> Layout {
-        Layout::contiguous(self.sizes())
-    }
-
-    /// How the result of an elementwise op over two tensors lies in memory.
-    pub(crate) fn broadcast(&self, other: &Layout) -> Layout {
-        if self.contiguous && other.contiguous && self.sizes == other.sizes && self.rank == other.rank {
-            return *self;
-        }
+    fn broadcast(&self, other: &Shape) -> Shape {
         let rank = self.rank().max(other.rank());
         let (a, b) = (self.pad_left(rank), other.pad_left(rank));
         let mut sizes = [1; RANK];
@@ -167,15 +217,10 @@ impl Layout {
             *size = if *x == 1 { *y } else { *x };
         }
         let operands = [a.expand(&sizes[..rank]), b.expand(&sizes[..rank])];
-        Layout::like(&sizes[..rank], &operands)
+        Shape::like(&sizes[..rank], &operands)
     }
 
-    /// How a copy that keeps the order of dimensions lies in memory (`torch.preserve_format`).
-    pub(crate) fn preserved(&self) -> Layout {
-        if self.contiguous { *self } else { Layout::like(self.sizes(), std::slice::from_ref(self)) }
-    }
-
-    fn pad_left(self, rank: usize) -> Layout {
+    fn pad_left(self, rank: usize) -> Shape {
         let mut layout = self;
         while layout.rank() < rank {
             layout = layout.unsqueeze(0);
@@ -184,7 +229,7 @@ impl Layout {
     }
 
     /// Dimensions sorted as their strides in the operands are, the fastest first; then packed in that order.
-    fn like(sizes: &[u64], operands: &[Layout]) -> Layout {
+    fn like(sizes: &[u64], operands: &[Shape]) -> Shape {
         let rank = sizes.len();
         let mut order = [0, 1, 2, 3, 4];
         order[..rank].reverse();
@@ -216,7 +261,7 @@ impl Layout {
                 }
             }
         }
-        let mut layout = Layout::contiguous(sizes);
+        let mut layout = Shape::contiguous(sizes);
         let mut stride = 1;
         for dim in &order[..rank] {
             layout.strides[*dim] = stride;
@@ -244,10 +289,10 @@ mod tests {
     fn an_elementwise_result_lies_as_its_first_operand() {
         let heads = Layout::contiguous(&[1, 7, 4, 8]).transpose(1, 2);
         let table = Layout::contiguous(&[1, 1, 7, 8]);
-        assert_eq!(heads.broadcast(&table).strides(), heads.strides());
+        assert_eq!(heads.broadcast(&table).0.strides(), heads.0.strides());
         let packed = Layout::contiguous(&[1, 4, 7, 8]);
         assert_eq!(packed.broadcast(&heads), packed);
-        assert_eq!(heads.broadcast(&packed).strides(), heads.strides());
+        assert_eq!(heads.broadcast(&packed).0.strides(), heads.0.strides());
         let row = Layout::contiguous(&[8]);
         assert_eq!(row.broadcast(&packed), packed);
     }

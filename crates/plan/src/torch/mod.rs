@@ -74,8 +74,8 @@ impl Torch {
         }
     }
 
-    /// Begins a phase. The phase that was running gets a last moment, at which only what outlives it is there.
-    pub(crate) fn begin(&self, step: u8, phase: Phase, micro_batch: Option<u32>) {
+    /// Begins a phase.
+    pub(crate) fn begin(&self, phase: Phase, micro_batch: Option<u32>) {
         self.module.set(ModuleId(0));
         self.purpose.set(match phase {
             Phase::Backward | Phase::Update | Phase::ZeroGrad => TEMPORARY,
@@ -83,7 +83,7 @@ impl Torch {
         });
         let mut tape = self.tape.borrow_mut();
         let first = tape.next();
-        tape.marks.push(Mark { step, phase, micro_batch, first });
+        tape.marks.push(Mark { phase, micro_batch, first });
     }
 
     /// Ends a phase: a moment at which only what outlives it is there.

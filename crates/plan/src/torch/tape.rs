@@ -1,8 +1,9 @@
-//! The tape: every storage's birth and death, in columns. What the rest of the planner does ends up here, and everything
-//! that is said about a plan is read off here.
+//! The tape: every storage's birth and death over one training step, in columns. What the rest of the planner does ends up
+//! here, and everything that is said about a plan is read off here.
 
 use super::Dtype;
 use peakledger_core::{Category, Detail, Moment, Phase};
+use std::ops::Range;
 
 /// A storage on the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub(crate) struct Stored {
     /// From when on torch's tracker counts it: from birth on, but for the batch, which it sees when a view is taken, and
     /// for what kernels allocate inside themselves, which it never sees.
     pub(crate) tracked: Moment,
-    /// The last moment at which it is there; [`Moment`]`(u32::MAX)` while it lives.
+    /// The last moment at which it is there; [`Moment`]`(u32::MAX)` if it outlives the step.
     pub(crate) death: Moment,
     pub(crate) category: Category,
     pub(crate) detail: Option<Detail>,
@@ -70,8 +71,6 @@ pub(crate) struct Ran {
 /// A phase on the tape, with its first moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
-    /// 0 is the first step, 1 the steady one.
-    pub(crate) step: u8,
     pub(crate) phase: Phase,
     pub(crate) micro_batch: Option<u32>,
     pub(crate) first: Moment,
@@ -92,6 +91,8 @@ pub(crate) struct Tape {
     pub(crate) marks: Vec<Mark>,
     pub(crate) modules: Vec<Module>,
     pub(crate) parameters: Vec<ParameterName>,
+    /// The moments in which the optimizer makes its state: in the first step only.
+    pub(crate) initial: Range<u32>,
     /// A size passed what can be counted: nothing on this tape is to be believed.
     pub(crate) overflow: bool,
 }

@@ -70,7 +70,7 @@ impl Tensor {
 
     /// The same storage, cut from the graph.
     pub(crate) fn detach(&self) -> Tensor {
-        Tensor { storage: self.storage.clone(), layout: self.layout, dtype: self.dtype, edge: None }
+        Tensor { storage: self.storage.clone(), layout: self.layout.clone(), dtype: self.dtype, edge: None }
     }
 
     /// The same storage under another layout, not part of the graph.

@@ -4,11 +4,10 @@ use super::matmul::product;
 use super::pointwise::scale;
 use super::reduce::safe_softmax;
 use super::view::{expand_heads, reshape, transpose};
-use super::{add, additive_mask, constant_pad_last, dropout, only, output, to};
+use super::{add, additive_mask, constant_pad_last, dropout, output, to};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
-use smallvec::smallvec;
 use std::rc::Rc;
 
 /// Which kernel runs.
@@ -100,13 +99,12 @@ fn fused(
     let outputs = [attended.save(), lse.save()];
     let seeds = seeds.map(|seed| seed.save());
     let layouts = [q, k, v].map(heads_inside);
-    record(attended, &[q, k, v], move |grads| {
+    record(attended, &[q, k, v], move |grad| {
         let _inputs = (inputs.0.each_ref().map(|s| s.unpack()), inputs.1.as_ref().map(|s| s.unpack()));
         let _outputs = outputs.each_ref().map(|s| s.unpack());
         let _seeds = seeds.each_ref().map(|s| s.unpack());
-        let Some(grad) = only(grads) else { return smallvec![None, None, None] };
         grad.torch().launch(kernel.backward);
-        layouts.iter().map(|layout| Some(grad.torch().empty(*layout, grad.dtype()))).collect()
+        layouts.iter().map(|layout| Some(grad.torch().empty(layout.clone(), grad.dtype()))).collect()
     })
 }
 
@@ -135,8 +133,8 @@ fn math(q: &Tensor, k: &Tensor, v: &Tensor, dropout_p: f64) -> Tensor {
 fn square_causal_mask(torch: &Rc<Torch>, length: u64) -> Tensor {
     let square = Layout::contiguous(&[length, length]);
     let scalar = || output(torch, "scalar_tensor", Layout::contiguous(&[]), Dtype::F32);
-    let ones = output(torch, "ones", square, Dtype::Bool);
-    let lower = output(torch, "tril", square, Dtype::Bool);
+    let ones = output(torch, "ones", square.clone(), Dtype::Bool);
+    let lower = output(torch, "tril", square.clone(), Dtype::Bool);
     drop(ones);
     let fills = [scalar(), scalar()];
     let mask = output(torch, "where.self", square, Dtype::F32);

@@ -1,7 +1,7 @@
 //! Embedding, masks and what is counted out rather than computed.
 
 use super::pointwise::copy;
-use super::{one, only, output};
+use super::{one, output};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use smallvec::SmallVec;
@@ -17,11 +17,9 @@ pub(crate) fn embedding(ids: &Tensor, weight: &Tensor) -> Tensor {
     }
     let saved = ids.save();
     let rows = output(weight.torch(), "embedding", Layout::contiguous(&sizes), weight.dtype());
-    record(rows, &[weight], move |grads| {
-        let ids = saved.unpack();
-        let grad = only(grads).map(|grad| output(grad.torch(), "embedding_dense_backward", table, grad.dtype()));
-        drop(ids);
-        one(grad)
+    record(rows, &[weight], move |grad| {
+        let _ids = saved.unpack();
+        one(output(grad.torch(), "embedding_dense_backward", table.clone(), grad.dtype()))
     })
 }
 
@@ -38,11 +36,11 @@ pub(crate) fn causal_mask(torch: &Rc<Torch>, batch: u64, length: u64, windowed: 
     let rows = [arange(torch, batch), arange(torch, 1)];
     let positions = || {
         let counted = arange(torch, length);
-        copy("add.Tensor", &counted, *counted.layout())
+        copy("add.Tensor", &counted, counted.layout().clone())
     };
     let queries = positions();
     let keys = positions();
-    let allowed = |op| output(torch, op, square, Dtype::Bool);
+    let allowed = |op| output(torch, op, square.clone(), Dtype::Bool);
     let mask = if windowed {
         let everything = output(torch, "new_ones", Layout::contiguous(&[]), Dtype::Bool);
         let first = output(torch, "sub.Tensor", column, Dtype::Int64);

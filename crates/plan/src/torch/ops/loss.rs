@@ -1,6 +1,6 @@
 //! The two ops under `F.cross_entropy`.
 
-use super::{one, only, output};
+use super::{one, output};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Layout, Tensor};
 use std::borrow::Borrow;
@@ -14,10 +14,9 @@ pub(crate) fn log_softmax(a: impl Borrow<Tensor>) -> Tensor {
     }
     let saved = result.save();
     let dtype = a.dtype();
-    record(result, &[a], move |grads| {
+    record(result, &[a], move |grad| {
         let result = saved.unpack();
-        let layout = result.layout().packed();
-        one(only(grads).map(|grad| output(grad.torch(), "_log_softmax_backward_data", layout, dtype)))
+        one(output(grad.torch(), "_log_softmax_backward_data", result.layout().packed(), dtype))
     })
 }
 
@@ -27,12 +26,12 @@ pub(crate) fn nll_loss(a: impl Borrow<Tensor>, target: &Tensor) -> Tensor {
     let scalar = Layout::contiguous(&[]);
     let save = recorded(a.torch(), &[a]);
     let saved = save.then(|| (a.save(), target.save()));
-    let loss = output(a.torch(), "nll_loss_forward", scalar, a.dtype());
+    let loss = output(a.torch(), "nll_loss_forward", scalar.clone(), a.dtype());
     let weight = a.torch().empty(scalar, a.dtype());
     let Some((input, target)) = saved else { return loss };
     let weight = weight.save();
-    record(loss, &[a], move |grads| {
+    record(loss, &[a], move |grad| {
         let (input, _target, _weight) = (input.unpack(), target.unpack(), weight.unpack());
-        one(only(grads).map(|grad| output(grad.torch(), "nll_loss_backward", input.layout().packed(), input.dtype())))
+        one(output(grad.torch(), "nll_loss_backward", input.layout().packed(), input.dtype()))
     })
 }

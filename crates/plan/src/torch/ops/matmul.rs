@@ -1,7 +1,7 @@
 //! Matrix products.
 
 use super::view::{contiguous, reshape};
-use super::{only, output};
+use super::output;
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Layout, Tensor};
@@ -34,14 +34,13 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
     let (x_layout, weight_layout) = (x.layout().packed(), weight.layout().packed());
     let has_bias = bias.is_some();
     let bias_needs = bias.as_ref().is_some_and(Tensor::requires_grad);
-    record(product(), &inputs, move |grads| {
+    record(product(), &inputs, move |grad| {
         let x = saved_x.as_ref().map(|s| s.unpack());
         let weight = saved_weight.as_ref().map(|s| s.unpack());
-        let Some(grad) = only(grads) else { return smallvec![None, None, None] };
         let rows = contiguous(grad);
-        let product = |layout| output(rows.torch(), "mm", layout, rows.dtype());
-        let for_weight = || x.as_ref().map(|_| product(weight_layout));
-        let for_x = || weight.as_ref().map(|_| product(x_layout));
+        let product = |layout: &Layout| output(rows.torch(), "mm", layout.clone(), rows.dtype());
+        let for_weight = || x.as_ref().map(|_| product(&weight_layout));
+        let for_x = || weight.as_ref().map(|_| product(&x_layout));
         match has_bias {
             false => {
                 let for_weight = for_weight();
@@ -80,12 +79,11 @@ fn bmm(a: Tensor, b: Tensor) -> Tensor {
     let saved_b = a.requires_grad().then(|| b.save());
     let saved_a = b.requires_grad().then(|| a.save());
     let (a_layout, b_layout) = (a.layout().packed(), b.layout().packed());
-    record(output(a.torch(), "bmm", layout, dtype), &[&a, &b], move |grads| {
+    record(output(a.torch(), "bmm", layout, dtype), &[&a, &b], move |grad| {
         let (a, b) = (saved_a.as_ref().map(|s| s.unpack()), saved_b.as_ref().map(|s| s.unpack()));
-        let Some(grad) = only(grads) else { return smallvec![None, None] };
-        let product = |layout| output(grad.torch(), "bmm", layout, grad.dtype());
-        let for_b = a.as_ref().map(|_| product(b_layout));
-        let for_a = b.as_ref().map(|_| product(a_layout));
+        let product = |layout: &Layout| output(grad.torch(), "bmm", layout.clone(), grad.dtype());
+        let for_b = a.as_ref().map(|_| product(&b_layout));
+        let for_a = b.as_ref().map(|_| product(&a_layout));
         smallvec![for_a, for_b]
     })
 }

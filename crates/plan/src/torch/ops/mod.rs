@@ -34,12 +34,7 @@ fn output(torch: &Rc<Torch>, op: &'static str, layout: Layout, dtype: Dtype) -> 
     torch.empty(layout, dtype)
 }
 
-/// The gradient of the only output, where it arrived.
-fn only(grads: &[Option<Tensor>]) -> Option<&Tensor> {
-    grads.first().and_then(Option::as_ref)
-}
-
 /// The gradients of an op with one input.
-fn one(grad: Option<Tensor>) -> Grads {
-    smallvec![grad]
+fn one(grad: Tensor) -> Grads {
+    smallvec![Some(grad)]
 }

@@ -1,6 +1,6 @@
 //! Elementwise ops.
 
-use super::{one, only, output};
+use super::{one, output};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor};
 use smallvec::smallvec;
@@ -21,7 +21,7 @@ pub(crate) fn add(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
     if !recorded(a.torch(), &[a, b]) {
         return sum;
     }
-    record(sum, &[a, b], |grads| smallvec![only(grads).cloned(), only(grads).cloned()])
+    record(sum, &[a, b], |grad| smallvec![Some(grad.clone()), Some(grad.clone())])
 }
 
 /// `a + 1e-6`. Saves nothing.
@@ -31,7 +31,7 @@ pub(crate) fn add_scalar(a: impl Borrow<Tensor>) -> Tensor {
     if !recorded(a.torch(), &[a]) {
         return sum;
     }
-    record(sum, &[a], |grads| one(only(grads).cloned()))
+    record(sum, &[a], |grad| one(grad.clone()))
 }
 
 /// `a * b`. Saves each factor that the other one's gradient needs.
@@ -42,9 +42,9 @@ pub(crate) fn mul(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
     }
     let other = a.requires_grad().then(|| b.save());
     let this = b.requires_grad().then(|| a.save());
-    record(binary("mul.Tensor", a, b), &[a, b], move |grads| {
+    record(binary("mul.Tensor", a, b), &[a, b], move |grad| {
         let (this, other) = (this.as_ref().map(|s| s.unpack()), other.as_ref().map(|s| s.unpack()));
-        let times = |factor: &Option<Tensor>| Some(mul(only(grads)?, factor.as_ref()?));
+        let times = |factor: &Option<Tensor>| factor.as_ref().map(|factor| mul(grad, factor));
         smallvec![times(&other), times(&this)]
     })
 }
@@ -69,7 +69,7 @@ fn scaled(op: &'static str, a: &Tensor) -> Tensor {
     if !recorded(a.torch(), &[a]) {
         return product;
     }
-    record(product, &[a], move |grads| one(only(grads).map(|grad| unary(op, grad))))
+    record(product, &[a], move |grad| one(unary(op, grad)))
 }
 
 /// `-a`. Saves nothing.
@@ -79,7 +79,7 @@ pub(crate) fn neg(a: impl Borrow<Tensor>) -> Tensor {
     if !recorded(a.torch(), &[a]) {
         return negated;
     }
-    record(negated, &[a], |grads| one(only(grads).map(neg)))
+    record(negated, &[a], |grad| one(neg(grad)))
 }
 
 /// `a.pow(2)`. Saves `a`; backward is `grad * (2 * a.pow(1))`.
@@ -89,13 +89,11 @@ pub(crate) fn pow2(a: impl Borrow<Tensor>) -> Tensor {
         return unary("pow.Tensor_Scalar", a);
     }
     let saved = a.save();
-    record(unary("pow.Tensor_Scalar", a), &[a], move |grads| {
+    record(unary("pow.Tensor_Scalar", a), &[a], move |grad| {
         let a = saved.unpack();
-        one(only(grads).map(|grad| {
-            let power = unary("pow.Tensor_Scalar", &a);
-            let slope = unary("mul.Scalar", &power);
-            mul(grad, &slope)
-        }))
+        let power = unary("pow.Tensor_Scalar", &a);
+        let slope = unary("mul.Scalar", &power);
+        one(mul(grad, &slope))
     })
 }
 
@@ -107,13 +105,11 @@ pub(crate) fn rsqrt(a: impl Borrow<Tensor>) -> Tensor {
         return root;
     }
     let saved = root.save();
-    record(root, &[a], move |grads| {
+    record(root, &[a], move |grad| {
         let root = saved.unpack();
-        one(only(grads).map(|grad| {
-            let cubed = unary("pow.Tensor_Scalar", &root);
-            let half = unary("mul.Scalar", grad);
-            mul(&half, &cubed)
-        }))
+        let cubed = unary("pow.Tensor_Scalar", &root);
+        let half = unary("mul.Scalar", grad);
+        one(mul(&half, &cubed))
     })
 }
 
@@ -123,9 +119,9 @@ fn activation(op: &'static str, backward: &'static str, a: &Tensor) -> Tensor {
         return unary(op, a);
     }
     let saved = a.save();
-    record(unary(op, a), &[a], move |grads| {
+    record(unary(op, a), &[a], move |grad| {
         let a = saved.unpack();
-        one(only(grads).map(|grad| output(grad.torch(), backward, grad.layout().broadcast(a.layout()), a.dtype())))
+        one(output(grad.torch(), backward, grad.layout().broadcast(a.layout()), a.dtype()))
     })
 }
 
@@ -152,9 +148,9 @@ pub(crate) fn relu(a: impl Borrow<Tensor>) -> Tensor {
         return positive;
     }
     let saved = positive.save();
-    record(positive, &[a], move |grads| {
-        let result = saved.unpack();
-        one(only(grads).map(|grad| unary("threshold_backward", grad.borrow())).inspect(|_| drop(result)))
+    record(positive, &[a], move |grad| {
+        let _result = saved.unpack();
+        one(unary("threshold_backward", grad))
     })
 }
 
@@ -170,11 +166,9 @@ pub(crate) fn dropout(a: impl Borrow<Tensor>, p: f64) -> Tensor {
         return dropped;
     }
     let mask = mask.save();
-    record(dropped, &[a], move |grads| {
-        let mask = mask.unpack();
-        let kept = only(grads).map(|grad| unary("native_dropout_backward", grad));
-        drop(mask);
-        one(kept)
+    record(dropped, &[a], move |grad| {
+        let _mask = mask.unpack();
+        one(unary("native_dropout_backward", grad))
     })
 }
 
@@ -192,7 +186,7 @@ pub(crate) fn to_copy(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
         return copy;
     }
     let from = a.dtype();
-    record(copy, &[a], move |grads| one(only(grads).map(|grad| to(grad, from))))
+    record(copy, &[a], move |grad| one(to(grad, from)))
 }
 
 /// The gradient that a backward pass starts with.

@@ -1,7 +1,7 @@
 //! Reductions and softmax.
 
 use super::pointwise::{copy, to};
-use super::{one, only, output};
+use super::{one, output};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor};
 use std::borrow::Borrow;
@@ -14,11 +14,9 @@ pub(crate) fn mean_last(a: impl Borrow<Tensor>) -> Tensor {
         return mean;
     }
     let sizes = a.layout().packed();
-    record(mean, &[a], move |grads| {
-        one(only(grads).map(|grad| {
-            let expanded = grad.alias(grad.layout().expand(sizes.sizes()));
-            output(grad.torch(), "div.Scalar", expanded.layout().preserved(), grad.dtype())
-        }))
+    record(mean, &[a], move |grad| {
+        let expanded = grad.layout().expand(sizes.sizes());
+        one(output(grad.torch(), "div.Scalar", expanded.preserved(), grad.dtype()))
     })
 }
 
@@ -60,8 +58,8 @@ fn softmax(op: &'static str, a: &Tensor, dtype: Dtype) -> Tensor {
     }
     let saved = result.save();
     let from = a.dtype();
-    record(result, &[a], move |grads| {
+    record(result, &[a], move |grad| {
         let result = saved.unpack();
-        one(only(grads).map(|grad| output(grad.torch(), "_softmax_backward_data", result.layout().packed(), from)))
+        one(output(grad.torch(), "_softmax_backward_data", result.layout().packed(), from))
     })
 }

@@ -1,7 +1,7 @@
 //! Ops that look at the same storage in another way, and the copies where that is not possible.
 
 use super::pointwise::copy;
-use super::{one, only, output};
+use super::{one, output};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Layout, Tensor};
 use smallvec::{SmallVec, smallvec};
@@ -13,7 +13,7 @@ fn view(a: &Tensor, layout: Layout, back: impl Fn(&Tensor) -> Tensor + 'static) 
     if !recorded(a.torch(), &[a]) {
         return view;
     }
-    record(view, &[a], move |grads| one(only(grads).map(&back)))
+    record(view, &[a], move |grad| one(back(grad)))
 }
 
 /// `a.reshape(sizes)`: a view where the layout allows it, else a copy; and so is the gradient on its way back.
@@ -29,7 +29,7 @@ pub(crate) fn reshape(a: impl Borrow<Tensor>, sizes: &[u64]) -> Tensor {
             if !recorded(a.torch(), &[a]) {
                 return packed;
             }
-            record(packed, &[a], move |grads| one(only(grads).map(&back)))
+            record(packed, &[a], move |grad| one(back(grad)))
         }
     }
 }
@@ -68,14 +68,14 @@ pub(crate) fn contiguous(a: impl Borrow<Tensor>) -> Tensor {
     if !recorded(a.torch(), &[a]) {
         return packed;
     }
-    record(packed, &[a], |grads| one(only(grads).cloned()))
+    record(packed, &[a], |grad| one(grad.clone()))
 }
 
 /// `a[..., :size]` (or any other slice of that length of the last dimension). Backward fills zeros around the gradient.
 pub(crate) fn slice_last(a: impl Borrow<Tensor>, size: u64) -> Tensor {
     let a = a.borrow();
     let full = a.layout().packed();
-    view(a, a.layout().narrow_last(size), move |grad| output(grad.torch(), "slice_backward", full, grad.dtype()))
+    view(a, a.layout().narrow_last(size), move |grad| output(grad.torch(), "slice_backward", full.clone(), grad.dtype()))
 }
 
 /// `torch.cat((a, b), dim=-1)`. Backward hands out slices of the gradient.
@@ -90,8 +90,8 @@ pub(crate) fn cat_last(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor
     if !recorded(a.torch(), &[a, b]) {
         return joined;
     }
-    record(joined, &[a, b], move |grads| {
-        let part = |size| only(grads).map(|grad| grad.alias(grad.layout().narrow_last(size)));
+    record(joined, &[a, b], move |grad| {
+        let part = |size| Some(grad.alias(grad.layout().narrow_last(size)));
         smallvec![part(left), part(right)]
     })
 }
