@@ -30,27 +30,37 @@ impl Totals {
     /// # Errors
     /// The first moment at which a device's total does not fit into 64 bits.
     pub fn of(moments: usize, stays: impl Iterator<Item = Stay>) -> Result<Totals, Overflow> {
-        let mut change = vec![[0i128; 2]; moments + 1];
+        let mut gpu = vec![0i128; moments + 1];
+        let mut cpu = Vec::new(); // most ledgers have nothing there
         for stay in stays {
-            let (device, bytes) = (stay.device as usize, i128::from(stay.bytes.get()));
-            if let Some(cell) = change.get_mut(stay.start.index()).and_then(|c| c.get_mut(device)) {
+            let change = match stay.device {
+                Device::Gpu => &mut gpu,
+                Device::Cpu => {
+                    cpu.resize(moments + 1, 0i128);
+                    &mut cpu
+                }
+            };
+            let bytes = i128::from(stay.bytes.get());
+            if let Some(cell) = change.get_mut(stay.start.index()) {
                 *cell += bytes;
             }
-            if let Some(cell) = change.get_mut(stay.end.index() + 1).and_then(|c| c.get_mut(device)) {
+            if let Some(cell) = change.get_mut(stay.end.index() + 1) {
                 *cell -= bytes;
             }
         }
-        change.truncate(moments);
-        let mut totals = Totals { gpu: Vec::with_capacity(moments), cpu: Vec::with_capacity(moments) };
-        let [mut gpu, mut cpu] = [0i128; 2];
-        for (moment, [more_gpu, more_cpu]) in (0u32..).zip(change) {
-            gpu += more_gpu;
-            cpu += more_cpu;
-            let fits = |total: i128| u64::try_from(total).map_err(|_| Overflow(Moment(moment)));
-            totals.gpu.push(fits(gpu)?);
-            totals.cpu.push(fits(cpu)?);
+        Ok(Totals { gpu: running(&gpu, moments)?, cpu: running(&cpu, moments)? })
+    }
+
+    /// The same with more on the GPU.
+    ///
+    /// # Errors
+    /// The first moment at which the total does not fit into 64 bits.
+    pub fn plus(&self, more: &Totals) -> Result<Totals, Overflow> {
+        let mut sum = self.clone();
+        for (moment, (total, more)) in (0u32..).zip(sum.gpu.iter_mut().zip(&more.gpu)) {
+            *total = total.checked_add(*more).ok_or(Overflow(Moment(moment)))?;
         }
-        Ok(totals)
+        Ok(sum)
     }
 
     /// What sits on the device at that moment.
@@ -78,6 +88,17 @@ impl Totals {
         }
         best
     }
+}
+
+/// Totals from changes.
+fn running(changes: &[i128], moments: usize) -> Result<Vec<u64>, Overflow> {
+    let mut total = 0i128;
+    let mut column = Vec::with_capacity(moments);
+    for (moment, change) in (0u32..).zip(changes.iter().take(moments)) {
+        total += change;
+        column.push(u64::try_from(total).map_err(|_| Overflow(Moment(moment)))?);
+    }
+    Ok(column)
 }
 
 /// Bytes by category, in the order of [`Category::ALL`].
@@ -133,23 +154,28 @@ pub fn phase_totals(
             }
         })
         .collect();
-    let mut change = vec![[0i128; Category::ALL.len()]; phases.len() + 1];
+    // sums of one category wrap around on the way but not in the end: they are parts of totals that fit
+    let peaks: Vec<Moment> = phases.iter().map(|phase| phase.moment).collect();
+    let mut change = vec![ByCategory::default(); phases.len() + 1];
     for stay in stays.filter(|stay| stay.device == Device::Gpu) {
-        let first = phases.partition_point(|phase| phase.moment < stay.start);
-        let after = phases.partition_point(|phase| phase.moment <= stay.end);
-        let bytes = i128::from(stay.bytes.get());
-        for (at, sign) in [(first, 1), (after, -1)] {
-            if let Some(cell) = change.get_mut(at).and_then(|c| c.get_mut(stay.category as usize)) {
-                *cell += sign * bytes;
+        let first = peaks.partition_point(|peak| *peak < stay.start);
+        let after = first + peaks.get(first..).unwrap_or(&[]).partition_point(|peak| *peak <= stay.end);
+        if first == after {
+            continue;
+        }
+        let bytes = stay.bytes.get();
+        for (at, bytes) in [(first, bytes), (after, bytes.wrapping_neg())] {
+            if let Some(cell) = change.get_mut(at).and_then(|c| c.0.get_mut(stay.category as usize)) {
+                *cell = cell.wrapping_add(bytes);
             }
         }
     }
-    let mut running = [0i128; Category::ALL.len()];
+    let mut running = ByCategory::default();
     for (phase, change) in phases.iter_mut().zip(change) {
-        for ((sum, more), cell) in running.iter_mut().zip(change).zip(&mut phase.by_category.0) {
-            *sum += more;
-            *cell = u64::try_from(*sum).unwrap_or(u64::MAX); // never larger than the total, which fits
+        for (sum, more) in running.0.iter_mut().zip(change.0) {
+            *sum = sum.wrapping_add(more);
         }
+        phase.by_category = running;
     }
     phases
 }

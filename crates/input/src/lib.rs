@@ -29,6 +29,7 @@ mod ledger;
 mod locate;
 mod near;
 mod problem;
+mod record;
 mod source;
 mod stream;
 

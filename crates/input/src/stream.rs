@@ -5,6 +5,7 @@
 //! what is wrong and where. A block is cut where a state seems to begin; the guess needs no proof, because blocks that
 //! each hold whole states make a whole list together, and any other cut makes this way give up.
 
+use crate::record;
 use crate::source::{LEDGER_LIMIT, Regular};
 use peakledger_core::State;
 use peakledger_core::document::{LedgerFile, SeedForm, StateRecord};
@@ -69,15 +70,21 @@ fn states(block: &str, form: &SeedForm) -> Option<Vec<State>> {
     let mut states = Vec::new();
     let mut rest = block;
     loop {
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<StateRecord<'_>>();
-        let record = values.next()?.ok()?;
+        let (record, length) = record::usual(rest).or_else(|| careful(rest))?;
         states.push(form.state(states.len(), &record).ok()?);
-        rest = rest.get(values.byte_offset()..)?.trim_ascii_start();
+        rest = rest.get(length..)?.trim_ascii_start();
         if rest.is_empty() {
             return Some(states);
         }
         rest = rest.strip_prefix(',')?;
     }
+}
+
+/// The state at the start of the text and the bytes that it takes.
+fn careful(text: &str) -> Option<(StateRecord<'_>, usize)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    let record = values.next()?.ok()?;
+    Some((record, values.byte_offset()))
 }
 
 /// Cuts the file into blocks, one after another.

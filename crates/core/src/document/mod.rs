@@ -79,7 +79,13 @@ pub struct PhaseRecord<'a> {
         extend("patternProperties" = {"^x-": true}),
         extend("allOf" = [
             {"oneOf": [{"required": ["size_mb"]}, {"required": ["size_bytes"]}]},
-            {"oneOf": [{"required": ["residencies"]}, {"required": ["device", "start_phase", "end_phase"]}]}
+            {"oneOf": [
+                {
+                    "required": ["residencies"],
+                    "properties": {"device": false, "start_phase": false, "end_phase": false}
+                },
+                {"required": ["device", "start_phase", "end_phase"], "properties": {"residencies": false}}
+            ]}
         ])
     )
 )]

@@ -1,0 +1,116 @@
+//! What is written where: whole or not at all, never over an input, never by surprise.
+
+use crate::support::{Bench, SAMPLE};
+use std::io::Read;
+use std::process::Stdio;
+
+#[test]
+fn the_extension_names_the_format() {
+    let bench = Bench::with_sample();
+    for (name, format) in
+        [("a.json", "json"), ("a.csv", "csv"), ("a.md", "markdown"), ("a.txt", "table"), ("a", "table")]
+    {
+        assert_eq!(bench.answer(&format!("show ledger.json -o {name}")), "", "data go to the file");
+        assert_eq!(bench.read(name), bench.answer(&format!("show ledger.json --format {format}")));
+    }
+    bench.answer("show ledger.json -o b.txt --format csv");
+    assert_eq!(bench.read("b.txt"), bench.read("a.csv"), "a format that is named wins");
+    assert!(bench.refusal("show ledger.json -o a.html").contains("no `html` report"));
+    assert!(
+        bench
+            .refusal("show ledger.json --format html")
+            .contains("choose `table`, `json`, `csv` or `markdown`")
+    );
+}
+
+#[test]
+fn nothing_is_overwritten_unasked() {
+    let bench = Bench::with_sample().file("there.json", "mine");
+    let said = bench.refusal("show ledger.json -o there.json");
+    assert!(said.contains("there.json: the file exists") && said.contains("`--force`"), "{said}");
+    assert_eq!(bench.read("there.json"), "mine");
+    bench.answer("show ledger.json -o there.json --force");
+    assert!(bench.read("there.json").starts_with('{'));
+}
+
+#[test]
+fn an_input_is_never_the_output() {
+    let bench = Bench::with_sample();
+    for output in ["ledger.json", "./ledger.json"] {
+        let said = bench.refusal(&format!("show ledger.json -o {output} --force"));
+        assert!(said.contains("the output is one of the inputs"), "{said}");
+    }
+    let said = bench.refusal("compare ledger.json a=ledger.json -o ledger.json --force");
+    assert!(said.contains("one of the inputs"), "{said}");
+    assert_eq!(bench.read("ledger.json"), SAMPLE);
+}
+
+#[test]
+fn a_failure_leaves_no_file() {
+    let bench = Bench::with_sample().file("bad.json", "[");
+    bench.refusal("show bad.json -o out.json");
+    assert!(bench.refusal("show ledger.json -o none/out.json").contains("its folder does not exist"));
+    std::fs::create_dir(bench.path("folder.json")).unwrap();
+    assert!(bench.refusal("show ledger.json -o folder.json --force").contains("a directory"));
+    assert_eq!(bench.names(), ["bad.json", "folder.json", "ledger.json"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_and_devices_stay_what_they_are() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::with_sample().file("target.json", "old");
+    std::os::unix::fs::symlink(bench.path("target.json"), bench.path("link.json")).unwrap();
+    bench.answer("show ledger.json -o link.json --force");
+    assert!(bench.path("link.json").is_symlink());
+    assert!(bench.read("target.json").starts_with('{'));
+    assert!(bench.refusal("show ledger.json -o /dev/null --force").contains("not a regular file"));
+    bench.answer("show ledger.json -o new.json");
+    let mode = std::fs::metadata(bench.path("new.json")).unwrap().permissions().mode();
+    let plain = std::fs::metadata(bench.path("ledger.json")).unwrap().permissions().mode();
+    assert_eq!(mode, plain, "a new file has the mode of any new file");
+}
+
+#[test]
+fn a_pipe_that_closes_early_has_read_enough() {
+    // more than any pipe holds
+    let state = |i: usize| {
+        format!(
+            r#"{{"name": "{}{i}", "category": "activation", "size_mb": 1, "start_phase": "load", "end_phase": "zero_grad", "device": "gpu", "persistent": false}}"#,
+            "long".repeat(20)
+        )
+    };
+    let text = format!("[{}]", (0..2000).map(state).collect::<Vec<_>>().join(","));
+    let bench = Bench::new().file("many.json", text);
+    let mut child = bench
+        .command("show many.json --format json")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 10]).unwrap();
+    drop(out);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), b"".as_slice()));
+}
+
+#[test]
+fn usage_errors_are_two_and_help_is_zero() {
+    let bench = Bench::with_sample();
+    for wrong in [
+        "",
+        "shwo ledger.json",
+        "show",
+        "show ledger.json --colour",
+        "show ledger.json --top 3 --all",
+        "show ledger.json --format xml",
+    ] {
+        assert_eq!(bench.run(wrong).code, Some(2), "{wrong}");
+    }
+    assert!(bench.run("shwo ledger.json").err.contains("'show'"), "a near word is offered");
+    for right in ["--help", "--version", "show --help"] {
+        let ran = bench.run(right);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{right}");
+    }
+}

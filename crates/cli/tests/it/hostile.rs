@@ -1,0 +1,102 @@
+//! Inputs that are none: every kind ends with code 2, its own sentence, and nothing on standard output.
+
+use crate::support::Bench;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// What each file says, by all three verbs.
+const FILES: &[(&str, &[u8], &str)] = &[
+    ("empty.json", b"", "an empty file"),
+    ("html.json", b"<!DOCTYPE html>\n<html>", "an HTML page"),
+    ("lfs.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "a git-lfs pointer"),
+    ("pickle.json", b"\x80\x04\x95\x00", "a Python pickle"),
+    ("zip.json", b"PK\x03\x04\x14", "a zip archive"),
+    ("gzip.json", b"\x1f\x8b\x08\x00", "a gzip archive"),
+    ("utf16.json", b"\xff\xfe[\x00]\x00", "UTF-16"),
+    ("latin1.json", b"[\"caf\xe9\"]", "not UTF-8 text (byte 5)"),
+    ("cut.json", b"[{\"name\": ", "ends in the middle"),
+    ("null.json", b"null", "not a ledger"),
+    ("sum.json", include_bytes!("sum_past_64_bits.json"), "passes 64 bits"),
+];
+
+#[test]
+fn every_kind_of_file_has_its_sentence() {
+    let bench =
+        FILES.iter().fold(Bench::with_sample(), |bench, (name, content, _)| bench.file(name, content));
+    for (name, _, says) in FILES {
+        for arguments in [
+            format!("check {name}"),
+            format!("show {name}"),
+            format!("show {name} --format json"),
+            format!("compare {name} a=ledger.json"),
+            format!("compare ledger.json a={name}"),
+        ] {
+            let said = bench.refusal(&arguments);
+            assert!(
+                said.starts_with(&format!("error: {name}")) && said.contains(says),
+                "{arguments}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_fault() {
+    assert!(Bench::new().file("bom.json", "\u{feff}[]").answer("check bom.json").contains("0 states"));
+}
+
+#[test]
+fn paths_that_cannot_be_read_have_their_sentences() {
+    let bench = Bench::with_sample();
+    assert!(bench.refusal("show nowhere.json").contains("nowhere.json: no such file"));
+    assert!(bench.refusal("show .").contains("a directory"));
+    assert!(bench.refusal("show ledger.json/x").contains("a part of its path is a file"));
+    assert!(bench.refusal("show -").contains("standard input: an empty file"));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let bench = Bench::new();
+    let fifo = bench.path("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let started = Instant::now();
+    for path in ["/dev/zero", "/dev/null", "fifo"] {
+        assert!(bench.refusal(&format!("show {path}")).contains("not a regular file"), "{path}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(20), "nobody writes into the FIFO");
+    std::os::unix::fs::symlink(bench.path("gone"), bench.path("link")).unwrap();
+    assert!(bench.refusal("show link").contains("a symbolic link to a file that does not exist"));
+}
+
+#[cfg(unix)]
+#[test]
+fn names_of_files_are_shown_escaped() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let bench = Bench::new();
+    for (name, shown) in
+        [(b"a\nb".as_slice(), r"a\nb"), (b"\x1b[31m", r"\u{1b}[31m"), (b"caf\xe9", "caf\u{fffd}")]
+    {
+        let name = OsStr::from_bytes(name);
+        std::fs::write(bench.path("").join(name), "[]").unwrap();
+        let ran = bench.command("check").arg(name).stdin(Stdio::null()).output().unwrap();
+        let out = String::from_utf8(ran.stdout).unwrap();
+        assert!(out.starts_with(&format!("{shown}: valid")), "{out}");
+    }
+}
+
+#[test]
+fn many_names_of_one_beginning_are_no_trouble() {
+    // names that a poor hash would take for one
+    let state = |i: usize| {
+        format!(
+            r#"{{"name": "{}{i:06}", "category": "activation", "size_bytes": 1, "start_phase": "load", "end_phase": "load", "device": "gpu", "persistent": false}}"#,
+            "x".repeat(32)
+        )
+    };
+    let text = format!("[{}]", (0..20_000).map(state).collect::<Vec<_>>().join(","));
+    let out = Bench::new().file("many.json", text).answer("check many.json");
+    assert!(out.contains("20000 states") && out.contains("peak 19.53 KiB"), "{out}");
+}

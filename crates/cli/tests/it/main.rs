@@ -1,0 +1,9 @@
+//! The built binary from outside: what it prints, what it writes, how it ends.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
+
+mod answers;
+mod compare;
+mod files;
+mod hostile;
+mod support;
