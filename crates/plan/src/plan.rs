@@ -113,8 +113,8 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
 pub(crate) enum Level {
     /// What torch's tracker sees.
     Op,
-    /// What is on the device.
-    Device,
+    /// What is on the device before the tracker sees it, if it ever does.
+    Untracked,
 }
 
 impl Plan {
@@ -153,17 +153,15 @@ impl StepPlan {
     /// Reads the step off the tape and adds it up, at both levels.
     fn read(tape: &Tape, step: Step) -> Option<StepPlan> {
         let timeline = timeline(tape, step)?;
-        let sums = |level| -> Option<Vec<PhaseTotal>> {
-            let stays = || stays(tape, step, level);
-            let totals = Totals::of(timeline.moments(), stays()).ok()?;
-            Some(phase_totals(&timeline, &totals, stays()))
-        };
-        let (op, device) = (sums(Level::Op)?, sums(Level::Device)?);
+        let totals = Totals::of(timeline.moments(), stays(tape, step, Level::Op)).ok()?;
+        let untracked = Totals::of(timeline.moments(), stays(tape, step, Level::Untracked)).ok()?;
+        let device = totals.plus(&untracked).ok()?;
+        let phases = phase_totals(&timeline, &totals, stays(tape, step, Level::Op));
         let phases = timeline
             .slots()
             .iter()
-            .zip(op.iter().zip(&device))
-            .map(|(slot, (op, device))| {
+            .zip(&phases)
+            .map(|(slot, op): (_, &PhaseTotal)| {
                 let ran = tape.ran.get(step.on_tape(tape, op.moment).index());
                 PlannedPhase {
                     phase: slot.phase.clone(),
@@ -171,7 +169,7 @@ impl StepPlan {
                     peak: op.total,
                     end: op.end,
                     by_category: op.by_category,
-                    device_peak: device.total,
+                    device_peak: device.peak_between(slot.first, slot.last).1,
                     op: ran.map_or("", |ran: &Ran| ran.op),
                     module: ran.map(|ran| tape.path(ran.module)).unwrap_or_default(),
                     moment: op.moment,
@@ -206,15 +204,15 @@ impl Step {
     /// When a storage is there in this step, if it is at all. What outlives the first step is there from the beginning of
     /// every later one.
     fn interval(self, tape: &Tape, stored: &Stored, level: Level) -> Option<(Moment, Moment)> {
-        let from = match level {
-            Level::Op => stored.tracked.max(stored.birth),
-            Level::Device => stored.birth,
+        let outlives = self == Step::Steady && stored.death == NEVER;
+        let last = stored.death.min(tape.now());
+        let tracked = if outlives && stored.tracked != NEVER { Moment(0) } else { stored.tracked };
+        let birth = if outlives { Moment(0) } else { stored.birth };
+        let (from, to) = match level {
+            Level::Op => (tracked, last),
+            Level::Untracked => (birth, Moment(tracked.0.checked_sub(1)?.min(last.0))),
         };
-        if from > stored.death || from == NEVER {
-            return None; // freed before anything ran, or nothing that the tracker sees
-        }
-        let start = if self == Step::Steady && stored.death == NEVER { Moment(0) } else { self.from_tape(tape, from) };
-        Some((start, self.from_tape(tape, stored.death.min(tape.now()))))
+        (from <= to).then(|| (self.from_tape(tape, from), self.from_tape(tape, to)))
     }
 }
 

@@ -18,7 +18,8 @@ use std::rc::Rc;
 
 /// Runs the first step of a model and hands back the tape, with the model's number of parameters.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape, u64) {
-    let torch = Torch::new();
+    let blocks = u64::from(arch.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
+    let torch = Torch::new(usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20));
     let mut build = Builder::new(torch.clone(), options.precision.weights());
     let attend = attend(arch, options);
     let model = CausalLm::new(&mut build, arch, attend, options.recompute == Recompute::Full);

@@ -45,10 +45,12 @@ const ACTIVATION: (Category, Option<Detail>) = (Category::Activation, None);
 const TEMPORARY: (Category, Option<Detail>) = (Category::Workspace, Some(Detail::Temporary));
 
 impl Torch {
-    pub(crate) fn new() -> Rc<Torch> {
+    /// A session with room for about so many ops.
+    pub(crate) fn new(ops: usize) -> Rc<Torch> {
         let root = Module { parent: None, name: ModuleName::Word("") };
+        let (stored, ran) = (Vec::with_capacity(ops), Vec::with_capacity(ops));
         Rc::new(Torch {
-            tape: RefCell::new(Tape { modules: vec![root], ..Tape::default() }),
+            tape: RefCell::new(Tape { modules: vec![root], stored, ran, ..Tape::default() }),
             grad_enabled: Cell::new(true),
             module: Cell::new(ModuleId(0)),
             purpose: Cell::new(ACTIVATION),
