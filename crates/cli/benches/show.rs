@@ -4,7 +4,7 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::cast_precision_loss)] // a benchmark prints, and may stop
 
-use peakledger_core::sweep::{Stay, Totals, phase_totals};
+use peakledger_core::sweep::{Stay, sums};
 use peakledger_core::{Ledger, State};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ fn main() {
 
         let (_, file) = peakledger_input::open_ledger(&path).unwrap();
         let answer = best(|| run_show(&path));
-        let sums = best(|| sum(&file.ledger));
+        let summed = best(|| sum(&file.ledger));
         let python = python(&path, file.ledger.peak().bytes.mib());
         println!(
             "{states:>9}  {size:>5.1} MiB  {:>42}  {:>42}",
             beside(answer, python.map(|(answer, _)| answer)),
-            beside(sums, python.map(|(_, sums)| sums)),
+            beside(summed, python.map(|(_, sums)| sums)),
         );
     }
 }
@@ -58,8 +58,7 @@ fn run_show(path: &Path) {
 
 fn sum(ledger: &Ledger) {
     let stays = || ledger.states().iter().flat_map(stays);
-    let totals = Totals::of(ledger.timeline().moments(), stays()).unwrap();
-    std::hint::black_box(phase_totals(ledger.timeline(), &totals, stays()));
+    std::hint::black_box(sums(ledger.timeline(), stays).unwrap());
 }
 
 fn stays(state: &State) -> impl Iterator<Item = Stay> + '_ {

@@ -1,6 +1,6 @@
 //! The ledger: states on a timeline, checked once when it is made, and everything it can be asked.
 
-use crate::sweep::{PhaseTotal, Stay, Totals, peak_phase, phase_totals};
+use crate::sweep::{PhaseTotal, Stay, Totals, peak_phase, sums};
 use crate::{Bytes, Category, Device, LedgerError, LedgerErrorKind, Moment, Slot, State, Timeline};
 
 /// States on one timeline. A value of this type is sound: every residency lies on the timeline, no name stands twice,
@@ -52,11 +52,10 @@ impl Ledger {
             check_state(id, state, moments)?;
         }
         check_names(&states)?;
-        let totals = Totals::of(timeline.moments(), stays(&states)).map_err(|overflow| {
+        let (totals, phases) = sums(&timeline, || stays(&states)).map_err(|overflow| {
             let phase = timeline.slot_at(overflow.0).map(Slot::id).unwrap_or_default();
             LedgerErrorKind::SumOverflow { phase }.anywhere()
         })?;
-        let phases = phase_totals(&timeline, &totals, stays(&states));
         Ok(Ledger { timeline, states, totals, phases })
     }
 

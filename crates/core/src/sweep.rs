@@ -32,11 +32,14 @@ impl Totals {
     pub fn of(moments: usize, stays: impl Iterator<Item = Stay>) -> Result<Totals, Overflow> {
         let mut gpu = vec![0i128; moments + 1];
         let mut cpu = Vec::new(); // most ledgers have nothing there
-        for stay in stays {
+        // (`for_each` and not `for`: a nested iterator then runs as two plain loops)
+        stays.for_each(|stay| {
             let change = match stay.device {
                 Device::Gpu => &mut gpu,
                 Device::Cpu => {
-                    cpu.resize(moments + 1, 0i128);
+                    if cpu.is_empty() {
+                        cpu.resize(moments + 1, 0i128);
+                    }
                     &mut cpu
                 }
             };
@@ -47,7 +50,7 @@ impl Totals {
             if let Some(cell) = change.get_mut(stay.end.index() + 1) {
                 *cell -= bytes;
             }
-        }
+        });
         Ok(Totals { gpu: running(&gpu, moments)?, cpu: running(&cpu, moments)? })
     }
 
@@ -157,11 +160,11 @@ pub fn phase_totals(
     // sums of one category wrap around on the way but not in the end: they are parts of totals that fit
     let peaks: Vec<Moment> = phases.iter().map(|phase| phase.moment).collect();
     let mut change = vec![ByCategory::default(); phases.len() + 1];
-    for stay in stays.filter(|stay| stay.device == Device::Gpu) {
+    stays.filter(|stay| stay.device == Device::Gpu).for_each(|stay| {
         let first = peaks.partition_point(|peak| *peak < stay.start);
         let after = first + peaks.get(first..).unwrap_or(&[]).partition_point(|peak| *peak <= stay.end);
         if first == after {
-            continue;
+            return;
         }
         let bytes = stay.bytes.get();
         for (at, bytes) in [(first, bytes), (after, bytes.wrapping_neg())] {
@@ -169,7 +172,7 @@ pub fn phase_totals(
                 *cell = cell.wrapping_add(bytes);
             }
         }
-    }
+    });
     let mut running = ByCategory::default();
     for (phase, change) in phases.iter_mut().zip(change) {
         for (sum, more) in running.0.iter_mut().zip(change.0) {
@@ -178,6 +181,67 @@ pub fn phase_totals(
         phase.by_category = running;
     }
     phases
+}
+
+/// Both sums at once. Where every phase has one moment, as in the seed's form, one pass over the stays is enough.
+///
+/// # Errors
+/// The first moment at which a device's total does not fit into 64 bits.
+pub fn sums<S: Iterator<Item = Stay>>(
+    timeline: &Timeline,
+    stays: impl Fn() -> S,
+) -> Result<(Totals, Vec<PhaseTotal>), Overflow> {
+    if timeline.moments() == timeline.slots().len() {
+        return one_moment_each(timeline.moments(), stays());
+    }
+    let totals = Totals::of(timeline.moments(), stays())?;
+    let phases = phase_totals(timeline, &totals, stays());
+    Ok((totals, phases))
+}
+
+/// A row for each moment: the GPU's categories, then the host's. Few rows and no branch, so a stay costs a few cycles.
+fn one_moment_each(
+    moments: usize,
+    stays: impl Iterator<Item = Stay>,
+) -> Result<(Totals, Vec<PhaseTotal>), Overflow> {
+    const HOST: usize = 8;
+    const _: () = assert!(Category::ALL.len() <= HOST);
+    let mut change = vec![[0i128; 2 * HOST]; moments + 1];
+    stays.for_each(|stay| {
+        let column = stay.device as usize * HOST + stay.category as usize;
+        let bytes = i128::from(stay.bytes.get());
+        for (moment, bytes) in [(stay.start.index(), bytes), (stay.end.index() + 1, -bytes)] {
+            if let Some(cell) = change.get_mut(moment).and_then(|row| row.get_mut(column)) {
+                *cell += bytes;
+            }
+        }
+    });
+    let (mut gpu, mut cpu, mut phases) = (Vec::new(), Vec::new(), Vec::with_capacity(moments));
+    let mut row = [0i128; 2 * HOST];
+    for (moment, change) in (0u32..).map(Moment).zip(change.iter().take(moments)) {
+        row.iter_mut().zip(change).for_each(|(sum, more)| *sum += more);
+        let (on_gpu, on_host) = row.split_at(HOST);
+        let fits = |part: &[i128]| u64::try_from(part.iter().sum::<i128>()).map_err(|_| Overflow(moment));
+        let (total, host) = (fits(on_gpu)?, fits(on_host)?);
+        let mut by_category = ByCategory::default();
+        for (cell, sum) in by_category.0.iter_mut().zip(on_gpu) {
+            *cell = u64::try_from(*sum).unwrap_or(u64::MAX); // part of a total that fits
+        }
+        let (total_bytes, host_bytes) = (Bytes::new(total), Bytes::new(host));
+        phases.push(PhaseTotal {
+            total: total_bytes,
+            moment,
+            end: total_bytes,
+            host: host_bytes,
+            by_category,
+        });
+        gpu.push(total);
+        cpu.push(host);
+    }
+    if cpu.iter().all(|host| *host == 0) {
+        cpu.clear(); // as where nothing is on the host
+    }
+    Ok((Totals { gpu, cpu }, phases))
 }
 
 /// The phase that holds the peak: the largest total, ties to the earliest.

@@ -10,7 +10,8 @@ use std::num::NonZeroU32;
 
 /// Phases of one to four moments each; some are micro-batches, some have names of their own.
 fn timelines() -> impl Strategy<Value = Timeline> {
-    vec(1u32..=4, 1..7).prop_map(|lengths| {
+    let lengths = prop_oneof![vec(1u32..=4, 1..7), vec(Just(1u32), 1..7)]; // the second as in the seed's form
+    lengths.prop_map(|lengths| {
         let mut timeline = Timeline::empty();
         for (index, moments) in (0u32..).zip(lengths) {
             let (phase, micro_batch) = match index % 3 {

@@ -8,6 +8,7 @@ use crate::Answer;
 use clap::Subcommand;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::Problem;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// What can be asked.
@@ -27,13 +28,13 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
     }
 }
 
-/// A ledger file, and what the user calls it.
+/// A ledger file, and what the user calls it. It lives until the process ends, so its million pieces need no freeing.
 struct Ledger {
     name: String,
-    file: LedgerFile,
+    file: ManuallyDrop<LedgerFile>,
 }
 
 fn open_ledger(path: &Path) -> Result<Ledger, Problem> {
     let (name, file) = peakledger_input::open_ledger(path)?;
-    Ok(Ledger { name, file })
+    Ok(Ledger { name, file: ManuallyDrop::new(file) })
 }
