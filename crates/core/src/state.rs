@@ -43,6 +43,20 @@ impl Category {
             Category::CommunicationBuffer => "communication_buffer",
         }
     }
+
+    /// The category of that name.
+    pub fn named(name: &str) -> Option<Category> {
+        Some(match name {
+            "parameter" => Category::Parameter,
+            "master_weight" => Category::MasterWeight,
+            "gradient" => Category::Gradient,
+            "optimizer_state" => Category::OptimizerState,
+            "activation" => Category::Activation,
+            "workspace" => Category::Workspace,
+            "communication_buffer" => Category::CommunicationBuffer,
+            _ => return None,
+        })
+    }
 }
 
 impl fmt::Display for Category {
@@ -118,6 +132,15 @@ impl Device {
             Device::Cpu => "cpu",
         }
     }
+
+    /// The device of that name.
+    pub fn named(name: &str) -> Option<Device> {
+        match name {
+            "gpu" => Some(Device::Gpu),
+            "cpu" => Some(Device::Cpu),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Device {
@@ -184,5 +207,21 @@ impl State {
     /// Whether it sits on that device at that moment.
     pub fn resident(&self, device: Device, moment: Moment) -> bool {
         self.residencies.as_slice().iter().any(|r| r.device == device && r.covers(moment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back() {
+        for category in Category::ALL {
+            assert_eq!(Category::named(category.as_str()), Some(category));
+        }
+        for device in [Device::Gpu, Device::Cpu] {
+            assert_eq!(Device::named(device.as_str()), Some(device));
+        }
+        assert_eq!((Category::named("weights"), Device::named("tpu")), (None, None));
     }
 }

@@ -158,6 +158,9 @@ impl From<Place<'_>> for String {
     }
 }
 
+/// So few names are quicker tried one by one: most differ in length already.
+const FEW: usize = 8;
+
 /// A timeline and the names by which its phases are called.
 #[derive(Debug)]
 struct Reader {
@@ -301,8 +304,11 @@ impl Reader {
 
     /// The first and the last slot of that name.
     fn slots(&self, name: &str) -> Option<(&Slot, &Slot)> {
-        let at = self.names.binary_search_by(|(known, ..)| (**known).cmp(name)).ok()?;
-        let (_, first, last) = self.names.get(at)?;
+        let (_, first, last) = if self.names.len() <= FEW {
+            self.names.iter().find(|(known, ..)| **known == *name)?
+        } else {
+            self.names.get(self.names.binary_search_by(|(known, ..)| (**known).cmp(name)).ok()?)?
+        };
         let slots = self.timeline.slots();
         slots.get(*first).zip(slots.get(*last))
     }
