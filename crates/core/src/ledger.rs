@@ -95,11 +95,24 @@ impl Ledger {
 
     /// The states on the GPU at a moment, largest first, then by name.
     pub fn contributors(&self, moment: Moment) -> Vec<Contributor<'_>> {
+        self.largest_contributors(moment, usize::MAX).0
+    }
+
+    /// The first so many of the [contributors](Ledger::contributors), and how many there are in all.
+    pub fn largest_contributors(&self, moment: Moment, most: usize) -> (Vec<Contributor<'_>>, usize) {
         let on_gpu = self.resident(Device::Gpu, moment);
         let mut list: Vec<Contributor<'_>> =
             on_gpu.map(|(id, state)| Contributor { id, state, bytes: state.bytes }).collect();
-        list.sort_unstable_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.state.name.cmp(&b.state.name)));
-        list
+        let order = |a: &Contributor<'_>, b: &Contributor<'_>| {
+            b.bytes.cmp(&a.bytes).then_with(|| a.state.name.cmp(&b.state.name))
+        };
+        let all = list.len();
+        if most < all {
+            list.select_nth_unstable_by(most, order); // to sort a million for ten would take the time
+            list.truncate(most);
+        }
+        list.sort_unstable_by(order);
+        (list, all)
     }
 
     /// The states that make up each phase total, phase by phase, in file order. Takes as long as the answer is.

@@ -126,6 +126,11 @@ proptest! {
         let peak = ledger.peak();
         let contributors = ledger.contributors(peak.moment);
         prop_assert_eq!(contributors.iter().map(|c| c.bytes.get()).sum::<u64>(), peak.bytes.get());
+        for most in 0..=contributors.len() + 1 {
+            let (largest, all) = ledger.largest_contributors(peak.moment, most);
+            prop_assert_eq!(all, contributors.len());
+            prop_assert_eq!(&largest[..], &contributors[..most.min(all)]);
+        }
         for pair in contributors.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
             prop_assert!(a.bytes > b.bytes || (a.bytes == b.bytes && a.state.name < b.state.name));

@@ -71,6 +71,9 @@ fn states(block: &str, form: &SeedForm) -> Option<Vec<State>> {
     let mut rest = block;
     loop {
         let (record, length) = record::usual(rest).or_else(|| careful(rest))?;
+        if states.is_empty() {
+            states.reserve(block.len() / length); // the others are about as long
+        }
         states.push(form.state(states.len(), &record).ok()?);
         rest = rest.get(length..)?.trim_ascii_start();
         if rest.is_empty() {

@@ -35,6 +35,22 @@ impl<'a> ShowReport<'a> {
         self.phases().find(|phase| phase.is_peak)
     }
 
+    /// The contributors that are listed, and what is said of the others.
+    fn contributors(&self, look: &Look) -> (Vec<Contributor<'a>>, Option<String>) {
+        let peak = self.ledger().peak();
+        // one more than the list may take, for a list is not cut for a single entry
+        let most = look.top.map_or(usize::MAX, |top| top.saturating_add(1));
+        let (mut listed, all) = self.ledger().largest_contributors(peak.moment, most);
+        listed.truncate(look.shown(all));
+        if listed.len() == all {
+            return (listed, None);
+        }
+        let shown: u64 = listed.iter().map(|c| c.bytes.get()).sum(); // part of a total that fits
+        let rest = Bytes::new(peak.bytes.get() - shown);
+        let more = format!("and {} more, {rest}", all - listed.len());
+        (listed, Some(more))
+    }
+
     fn host_peak(&self) -> Bytes {
         self.ledger().host_peak()
     }
@@ -112,16 +128,15 @@ impl Report for ShowReport<'_> {
         };
         markdown::table(out, &titles, &self.phases().map(row).collect::<Vec<_>>())?;
         writeln!(out, "\nContributors to the peak:\n")?;
-        let contributors = self.ledger().contributors(peak.moment);
-        let shown = look.shown(contributors.len());
+        let (contributors, rest) = self.contributors(look);
         let row = |c: &Contributor<'_>| {
             let share = percent(c.bytes, peak.bytes);
             vec![markdown::escaped(&c.state.name), c.state.category.to_string(), c.bytes.to_string(), share]
         };
-        let rows: Vec<Vec<String>> = contributors.iter().take(shown).map(row).collect();
+        let rows: Vec<Vec<String>> = contributors.iter().map(row).collect();
         markdown::table(out, &["state", "category", "size", "share"], &rows)?;
-        match more(&contributors, shown) {
-            Some(more) => writeln!(out, "\n{more}"),
+        match rest {
+            Some(rest) => writeln!(out, "\n{rest}"),
             None => Ok(()),
         }
     }
@@ -167,15 +182,14 @@ impl ShowReport<'_> {
 
     fn contributor_table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let peak = self.ledger().peak();
-        let contributors = self.ledger().contributors(peak.moment);
-        let shown = look.shown(contributors.len());
+        let (contributors, rest) = self.contributors(look);
         let mut table = Table::new(vec![
             Column::left("state").cut(),
             Column::right("size"),
             Column::right("share").optional(),
             Column::left("category").optional(),
         ]);
-        for contributor in contributors.iter().take(shown) {
+        for contributor in &contributors {
             let state = contributor.state;
             let kind = match state.detail {
                 Some(detail) => format!("{} ({detail})", state.category),
@@ -189,8 +203,8 @@ impl ShowReport<'_> {
             ]);
         }
         table.write(out, look)?;
-        match more(&contributors, shown) {
-            Some(more) => writeln!(out, "{more}"),
+        match rest {
+            Some(rest) => writeln!(out, "{rest}"),
             None => Ok(()),
         }
     }
@@ -219,13 +233,6 @@ fn category_table(peak: &Phase<'_>, look: &Look) -> Table {
 
 fn parts(by_category: &ByCategory, look: &Look) -> Vec<(u64, Style)> {
     by_category.iter().map(|(category, bytes)| (bytes.get(), look.category(category))).collect()
-}
-
-/// What is said of the contributors that are not listed.
-fn more(contributors: &[Contributor<'_>], shown: usize) -> Option<String> {
-    let rest = contributors.get(shown..).filter(|rest| !rest.is_empty())?;
-    let bytes = rest.iter().map(|c| c.bytes.get()).sum(); // part of a total that fits
-    Some(format!("and {} more, {}", rest.len(), Bytes::new(bytes)))
 }
 
 struct ShowJson<'a>(&'a ShowReport<'a>);
