@@ -7,6 +7,7 @@
 
 mod args;
 mod output;
+mod step_args;
 mod verbs;
 
 use clap::Parser;
@@ -27,11 +28,14 @@ struct Cli {
 pub(crate) enum Answer {
     /// It answered.
     Given,
+    /// It answered no, and was asked to say so by its exit code.
+    No,
 }
 
 fn main() -> ExitCode {
     match verbs::run(Cli::parse().verb) {
         Ok(Answer::Given) => ExitCode::SUCCESS,
+        Ok(Answer::No) => ExitCode::from(1),
         Err(problem) => {
             report(&problem);
             ExitCode::from(2)

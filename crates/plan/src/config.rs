@@ -8,9 +8,24 @@ use crate::torch::{Tensor, ops};
 
 /// The model families known, by `model_type`. A new family is one entry here and its modules in [`crate::model`].
 pub const FAMILIES: [Family; 3] = [
-    Family { model_type: "llama", qkv_bias: false, sliding_window: SlidingWindow::Never, modules: "modeling_llama.py" },
-    Family { model_type: "mistral", qkv_bias: false, sliding_window: SlidingWindow::AllLayers, modules: "modeling_mistral.py" },
-    Family { model_type: "qwen2", qkv_bias: true, sliding_window: SlidingWindow::UpperLayers, modules: "modeling_qwen2.py" },
+    Family {
+        model_type: "llama",
+        qkv_bias: false,
+        sliding_window: SlidingWindow::Never,
+        modules: "modeling_llama.py",
+    },
+    Family {
+        model_type: "mistral",
+        qkv_bias: false,
+        sliding_window: SlidingWindow::AllLayers,
+        modules: "modeling_mistral.py",
+    },
+    Family {
+        model_type: "qwen2",
+        qkv_bias: true,
+        sliding_window: SlidingWindow::UpperLayers,
+        modules: "modeling_qwen2.py",
+    },
 ];
 
 /// What sets a family apart from the others that share its modules.
@@ -116,9 +131,16 @@ impl Architecture {
     /// Names the file, the place, what is wrong and how to mend it.
     pub fn read(source: &Source) -> Result<Architecture, Problem> {
         let Value::Object(fields) = json::value(source)? else {
-            return Err(source.problem("a model's config is a JSON object").mend("pass the config.json of a model"));
+            return Err(source
+                .problem("a model's config is a JSON object")
+                .mend("pass the config.json of a model"));
         };
         Reader { source, fields, defaults: Vec::new() }.architecture()
+    }
+
+    /// How many parameters the model has.
+    pub fn parameters(&self) -> u64 {
+        crate::step::parameters(self)
     }
 }
 
@@ -137,13 +159,18 @@ impl Reader<'_> {
         let intermediate_size = self.size("intermediate_size")?;
         let layers = self.number("num_hidden_layers", MAX_LAYERS)?;
         let num_attention_heads = self.size("num_attention_heads")?;
-        let num_key_value_heads =
-            self.optional_size("num_key_value_heads")?.unwrap_or_else(|| self.defaulted("num_key_value_heads", num_attention_heads));
+        let num_key_value_heads = self
+            .optional_size("num_key_value_heads")?
+            .unwrap_or_else(|| self.defaulted("num_key_value_heads", num_attention_heads));
         if num_attention_heads % num_key_value_heads != 0 {
             let cause = format!(
                 "`num_attention_heads` ({num_attention_heads}) is no multiple of `num_key_value_heads` ({num_key_value_heads})"
             );
-            return Err(self.at("num_key_value_heads", cause, "each key head serves the same number of query heads"));
+            return Err(self.at(
+                "num_key_value_heads",
+                cause,
+                "each key head serves the same number of query heads",
+            ));
         }
         let head_dim = match self.optional_size("head_dim")? {
             Some(head_dim) => head_dim,
@@ -196,7 +223,13 @@ impl Reader<'_> {
         let listed = known().collect::<Vec<_>>().join(", ");
         let name = match self.fields.get("model_type") {
             Some(Value::String(name)) => name,
-            Some(_) => return Err(self.at("model_type", "`model_type` is not text".to_owned(), "write it as \"llama\"")),
+            Some(_) => {
+                return Err(self.at(
+                    "model_type",
+                    "`model_type` is not text".to_owned(),
+                    "write it as \"llama\"",
+                ));
+            }
             None => {
                 let problem = self.source.problem("there is no `model_type`");
                 return Err(problem.mend(format!("add \"model_type\": one of {listed}")));
@@ -234,7 +267,8 @@ impl Reader<'_> {
                 if self.flag("use_sliding_window")? != Some(true) {
                     return Ok(None);
                 }
-                self.optional_number("max_window_layers", MAX_LAYERS)?.unwrap_or_else(|| self.defaulted("max_window_layers", 28))
+                self.optional_number("max_window_layers", MAX_LAYERS)?
+                    .unwrap_or_else(|| self.defaulted("max_window_layers", 28))
             }
         };
         let size = match self.fields.get("sliding_window") {
@@ -249,11 +283,17 @@ impl Reader<'_> {
     }
 
     fn activation(&self) -> Result<Activation, Problem> {
-        let Some(value) = self.fields.get("hidden_act").filter(|v| !v.is_null()) else { return Ok(Activation::Silu) };
+        let Some(value) = self.fields.get("hidden_act").filter(|v| !v.is_null()) else {
+            return Ok(Activation::Silu);
+        };
         let known = Activation::NAMES.iter().find(|(name, _)| value.as_str() == Some(name));
         known.map(|(_, activation)| *activation).ok_or_else(|| {
             let names = Activation::NAMES.map(|(name, _)| name).join(", ");
-            self.at("hidden_act", format!("the activation {value} is not known"), &format!("known are {names}"))
+            self.at(
+                "hidden_act",
+                format!("the activation {value} is not known"),
+                &format!("known are {names}"),
+            )
         })
     }
 
@@ -267,7 +307,9 @@ impl Reader<'_> {
 
     fn number(&self, key: &'static str, limit: u64) -> Result<u64, Problem> {
         self.optional_number(key, limit)?.ok_or_else(|| {
-            self.source.problem(format!("`{key}` is missing")).mend(format!("add \"{key}\" as the model's config.json has it"))
+            self.source
+                .problem(format!("`{key}` is missing"))
+                .mend(format!("add \"{key}\" as the model's config.json has it"))
         })
     }
 
@@ -277,7 +319,11 @@ impl Reader<'_> {
         match value {
             Value::Number(number) => match number.as_u64() {
                 Some(number @ 1..) if number <= limit => Ok(Some(number)),
-                Some(1..) => Err(self.at(key, format!("`{key}` is {value}, above the limit of {limit}"), "check the number")),
+                Some(1..) => Err(self.at(
+                    key,
+                    format!("`{key}` is {value}, above the limit of {limit}"),
+                    "check the number",
+                )),
                 _ => Err(self.at(key, format!("`{key}` is {value}"), "it is a whole number of 1 or more")),
             },
             Value::String(text) if text.parse::<u64>().is_ok() => {
@@ -291,17 +337,20 @@ impl Reader<'_> {
         match self.fields.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(_) => Err(self.at(key, format!("`{key}` is not true or false"), "write true or false without quotes")),
+            Some(_) => Err(self.at(
+                key,
+                format!("`{key}` is not true or false"),
+                "write true or false without quotes",
+            )),
         }
     }
 
     fn probability(&self, key: &'static str) -> Result<f64, Problem> {
         match self.fields.get(key) {
             None | Some(Value::Null) => Ok(0.0),
-            Some(value) => value
-                .as_f64()
-                .filter(|p| (0.0..1.0).contains(p))
-                .ok_or_else(|| self.at(key, format!("`{key}` is {value}"), "it is a probability from 0 to below 1")),
+            Some(value) => value.as_f64().filter(|p| (0.0..1.0).contains(p)).ok_or_else(|| {
+                self.at(key, format!("`{key}` is {value}"), "it is a probability from 0 to below 1")
+            }),
         }
     }
 

@@ -1,14 +1,45 @@
-//! Plans the memory of a training step.
-#![forbid(unsafe_code)]
+//! Plans the memory of a training step: a model's `config.json` and training options in, a tape of allocations out.
+//!
+//! Nothing is estimated by a formula. The step is run as PyTorch would run it, without the data: modules that read like the
+//! modules they mirror call ops that allocate, save and free as torch's do, and the tape of births and deaths is the plan.
+//!
+//! ```
+//! use peakledger_plan::catalogue::open_model;
+//! use peakledger_plan::config::Architecture;
+//! use peakledger_plan::options::{Options, Precision};
+//! use peakledger_plan::plan;
+//!
+//! let model = open_model("llama-3.2-1b")?;
+//! let architecture = Architecture::read(&model.config)?;
+//! let options = Options { precision: Precision::Bf16, seq_len: Some(4096), ..Options::default() };
+//! let plan = plan(architecture, options)?;
+//! assert_eq!(plan.parameters, 1_235_814_400);
+//! let peak = plan.peak();
+//! assert_eq!((peak.phase.module.as_str(), peak.phase.op), ("loss_function", "_log_softmax_backward_data"));
+//! assert!(plan.contributors().iter().any(|c| c.name == "gradients of the logits, fp32"));
+//! # Ok::<(), peakledger_input::Problem>(())
+//! ```
+//!
+//! The way of the data: [`config`] (what the file says) → `model` (modules over `nn`) → `torch` (tensors, autograd, tape)
+//! driven by `step` → [`Plan`] (phases, peak), [`Contributor`]s and [`Plan::ledger`].
 
+#![forbid(unsafe_code)]
+#![allow(clippy::redundant_clone)] // a handle's life is a tensor's life: when it is let go of is what is planned
+
+pub mod catalogue;
 pub mod config;
+mod contributors;
+mod ledger;
 mod model;
 mod nn;
+mod notes;
 mod optim;
 pub mod options;
 mod plan;
 mod step;
 mod torch;
 
+pub use contributors::Contributor;
+pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use torch::Dtype;

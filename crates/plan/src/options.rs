@@ -1,6 +1,7 @@
 //! The options of a plan: how the step is run. Names and defaults are those of the command line (design §5).
 
 use crate::torch::Dtype;
+use peakledger_input::Problem;
 
 /// How a training step is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,51 @@ impl Default for Options {
             hold_outputs: HoldOutputs::No,
             before_sm80: false,
         }
+    }
+}
+
+/// Tokens of a micro-batch beyond any in use; keeps their product with a width far from 64 bits.
+const MOST_TOKENS: u64 = 1 << 32;
+/// Layers × micro-batches: a plan records some 200 storages of 56 B for each.
+const MOST_BLOCKS: u64 = 1 << 15;
+
+impl Options {
+    /// Checks what no type rules out.
+    pub(crate) fn check(&self, seq_len: u64, layers: u32) -> Result<(), Problem> {
+        let wrong =
+            |option: &str, cause: String, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
+        if self.micro_batch_size == 0 {
+            return wrong("--micro-batch-size", "a micro-batch of 0 sequences".to_owned(), "use 1 or more");
+        }
+        if seq_len == 0 {
+            return wrong("--seq-len", "a sequence of 0 tokens".to_owned(), "use 1 or more");
+        }
+        if self.gradient_accumulation_steps == 0 {
+            return wrong(
+                "--gradient-accumulation-steps",
+                "a step of 0 micro-batches".to_owned(),
+                "use 1 or more",
+            );
+        }
+        if self.micro_batch_size.saturating_mul(seq_len) > MOST_TOKENS {
+            let cause = format!("{} × {seq_len} tokens are more than 2^32", self.micro_batch_size);
+            return wrong("--micro-batch-size", cause, "check it and --seq-len");
+        }
+        let blocks = u64::from(self.gradient_accumulation_steps).saturating_mul(u64::from(layers));
+        if blocks > MOST_BLOCKS {
+            let steps = self.gradient_accumulation_steps;
+            let cause = format!("{layers} layers × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
+            return wrong(
+                "--gradient-accumulation-steps",
+                cause,
+                "use fewer: from the second on, micro-batches are alike",
+            );
+        }
+        if self.momentum && self.optimizer != OptimizerKind::Sgd {
+            let cause = "only SGD has a momentum to set".to_owned();
+            return wrong("--momentum", cause, "leave it out, or use --optimizer sgd");
+        }
+        Ok(())
     }
 }
 

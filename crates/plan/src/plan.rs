@@ -95,6 +95,7 @@ pub struct At<'a> {
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
     let seq_len = options.seq_len.unwrap_or_else(|| architecture.max_position_embeddings.min(2048));
+    options.check(seq_len, architecture.num_hidden_layers)?;
     let (tape, parameters) = step::run(&architecture, &options, seq_len);
     let too_big = || {
         Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")
@@ -118,36 +119,56 @@ pub(crate) enum Level {
 }
 
 impl Plan {
+    /// One of the steps.
+    pub fn step(&self, step: Step) -> &StepPlan {
+        match step {
+            Step::First => &self.first,
+            Step::Steady => &self.steady,
+        }
+    }
+
     /// Where the op-level peak stands: in the steady step unless the first is strictly larger.
+    pub fn peak(&self) -> At<'_> {
+        self.larger(StepPlan::peak, |phase| phase.peak)
+    }
+
+    /// Where the device-level peak stands.
+    pub fn device_peak(&self) -> At<'_> {
+        self.larger(StepPlan::device_peak, |phase| phase.device_peak)
+    }
+
+    fn larger<'a>(
+        &'a self,
+        peak: impl Fn(&'a StepPlan) -> At<'a>,
+        of: impl Fn(&PlannedPhase) -> Bytes,
+    ) -> At<'a> {
+        let (first, steady) = (peak(&self.first), peak(&self.steady));
+        if of(first.phase) > of(steady.phase) { first } else { steady }
+    }
+}
+
+impl StepPlan {
+    /// Where the step's op-level peak stands; ties go to the earliest phase.
     pub fn peak(&self) -> At<'_> {
         self.largest(|phase| phase.peak)
     }
 
-    /// Where the device-level peak stands.
+    /// Where the step's device-level peak stands.
     pub fn device_peak(&self) -> At<'_> {
         self.largest(|phase| phase.device_peak)
     }
 
     fn largest(&self, of: impl Fn(&PlannedPhase) -> Bytes) -> At<'_> {
-        let best = |step| StepPlan::largest(step, &of);
-        match (best(&self.first), best(&self.steady)) {
-            (Some(first), Some(steady)) if of(first.phase) > of(steady.phase) => first,
-            (_, Some(steady)) => steady,
-            (Some(first), None) => first,
-            (None, None) => unreachable!("a step has phases"),
-        }
-    }
-}
-
-impl StepPlan {
-    fn largest(&self, of: impl Fn(&PlannedPhase) -> Bytes) -> Option<At<'_>> {
         let mut best: Option<&PlannedPhase> = None;
         for phase in &self.phases {
             if best.is_none_or(|best| of(phase) > of(best)) {
                 best = Some(phase);
             }
         }
-        best.map(|phase| At { step: self, phase })
+        match best {
+            Some(phase) => At { step: self, phase },
+            None => unreachable!("a step has phases"),
+        }
     }
 
     /// Reads the step off the tape and adds it up, at both levels.
@@ -183,7 +204,7 @@ impl StepPlan {
 impl Step {
     /// The moment of this step that a moment of the tape is. The tape is the first step's; in later ones the optimizer
     /// does not make its state.
-    fn from_tape(self, tape: &Tape, moment: Moment) -> Moment {
+    fn within(self, tape: &Tape, moment: Moment) -> Moment {
         let cut = &tape.initial;
         match self {
             Step::Steady if moment.0 >= cut.end => Moment(moment.0 - (cut.end - cut.start)),
@@ -193,7 +214,7 @@ impl Step {
     }
 
     /// The moment of the tape that a moment of this step is.
-    fn on_tape(self, tape: &Tape, moment: Moment) -> Moment {
+    pub(crate) fn on_tape(self, tape: &Tape, moment: Moment) -> Moment {
         let cut = &tape.initial;
         match self {
             Step::Steady if moment.0 >= cut.start => Moment(moment.0 + (cut.end - cut.start)),
@@ -203,7 +224,7 @@ impl Step {
 
     /// When a storage is there in this step, if it is at all. What outlives the first step is there from the beginning of
     /// every later one.
-    fn interval(self, tape: &Tape, stored: &Stored, level: Level) -> Option<(Moment, Moment)> {
+    pub(crate) fn interval(self, tape: &Tape, stored: &Stored, level: Level) -> Option<(Moment, Moment)> {
         let outlives = self == Step::Steady && stored.death == NEVER;
         let last = stored.death.min(tape.now());
         let tracked = if outlives && stored.tracked != NEVER { Moment(0) } else { stored.tracked };
@@ -212,7 +233,7 @@ impl Step {
             Level::Op => (tracked, last),
             Level::Untracked => (birth, Moment(tracked.0.checked_sub(1)?.min(last.0))),
         };
-        (from <= to).then(|| (self.from_tape(tape, from), self.from_tape(tape, to)))
+        (from <= to).then(|| (self.within(tape, from), self.within(tape, to)))
     }
 }
 
@@ -224,7 +245,7 @@ fn timeline(tape: &Tape, step: Step) -> Option<Timeline> {
     let ends = tape.marks.iter().skip(1).map(|mark| mark.first).chain([end]);
     let mut timeline = Timeline::empty();
     for (mark, end) in tape.marks.iter().zip(ends) {
-        let [first, end] = [mark.first, end].map(|moment| step.from_tape(tape, moment).0);
+        let [first, end] = [mark.first, end].map(|moment| step.within(tape, moment).0);
         let moments = NonZeroU32::new(end.checked_sub(first)?)?;
         timeline.try_push(mark.phase.clone(), mark.micro_batch, moments).then_some(())?;
     }
@@ -258,7 +279,7 @@ pub struct OpTotal {
 impl Plan {
     /// Every op of a step in order: the step's own log, as torch's tracker would write it.
     pub fn ops(&self, step: Step) -> Vec<OpTotal> {
-        let planned = if step == Step::First { &self.first } else { &self.steady };
+        let planned = self.step(step);
         let stays = stays(&self.tape, step, Level::Op);
         let Ok(totals) = Totals::of(planned.timeline.moments(), stays) else { return Vec::new() };
         (0u32..)
@@ -278,5 +299,3 @@ impl Plan {
             .collect()
     }
 }
-impl Plan { /// x
- pub fn size(&self)->(usize,usize,usize){(self.tape.ran.len(), self.tape.stored.len(), std::mem::size_of::<crate::torch::tape::Stored>())} }

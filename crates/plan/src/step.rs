@@ -4,13 +4,13 @@
 //! makes in its update and they begin with.
 
 use crate::config::Architecture;
+use crate::model::CausalLm;
 use crate::model::decoder::Attend;
-use crate::model::{CausalLm, causal_lm_loss};
 use crate::nn::{Builder, Parameter};
 use crate::optim::{Optimizer, clip_grad_norm};
 use crate::options::{Attention, HoldOutputs, OptimizerImpl, Options, Recompute};
 use crate::torch::autograd::backward;
-use crate::torch::ops::{self, SdpaKernel};
+use crate::torch::ops::SdpaKernel;
 use crate::torch::tape::{ModuleId, Role, Tape};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::{Category, Detail, Moment, Phase};
@@ -23,13 +23,17 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape
     let mut build = Builder::new(torch.clone(), options.precision.weights());
     let attend = attend(arch, options);
     let model = CausalLm::new(&mut build, arch, attend, options.recompute == Recompute::Full);
+    let optimizer_module = build.module(build.root(), "optimizer");
     let parameters = build.parameters;
-    let count = parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.tensor.layout().numel()));
+    let count = count(&parameters);
     let loop_ = Loop {
         torch: torch.clone(),
         options,
         model,
-        batches: (0..options.gradient_accumulation_steps).map(|_| Batch::new(&torch, options, seq_len)).collect(),
+        optimizer_module,
+        batches: (0..options.gradient_accumulation_steps)
+            .map(|i| Batch::new(&torch, options, seq_len, i))
+            .collect(),
         parameters,
     };
     let implementation = options.optimizer_impl.unwrap_or(OptimizerImpl::Foreach);
@@ -39,8 +43,19 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape
     (tape, count)
 }
 
+/// The parameters of a model, built but not run.
+pub(crate) fn parameters(arch: &Architecture) -> u64 {
+    let mut build = Builder::new(Torch::new(0), Dtype::F32);
+    let _model = CausalLm::new(&mut build, arch, Attend::Eager, false);
+    count(&build.parameters)
+}
+
+fn count(parameters: &[Parameter]) -> u64 {
+    parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.tensor.layout().numel()))
+}
+
 /// Which attention runs: torch picks the first kernel that can.
-fn attend(arch: &Architecture, options: &Options) -> Attend {
+pub(crate) fn attend(arch: &Architecture, options: &Options) -> Attend {
     let half = options.precision.autocast().unwrap_or(options.precision.weights()).is_half();
     let grouped = arch.num_key_value_heads != arch.num_attention_heads;
     let kernel = if half && !options.before_sm80 && arch.head_dim <= 256 {
@@ -63,15 +78,16 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(torch: &Rc<Torch>, options: &Options, seq_len: u64) -> Batch {
-        let input = || {
+    fn new(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
+        let input = |name| {
             let layout = Layout::contiguous(&[options.micro_batch_size, seq_len]);
             let kind = (Category::Activation, Some(Detail::Input));
-            let tensor = torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Output);
+            let tensor =
+                torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Input { name, micro_batch });
             tensor.relabel(|stored| stored.tracked = Moment(u32::MAX));
             tensor
         };
-        Batch { input_ids: input(), labels: input() }
+        Batch { input_ids: input("input_ids"), labels: input("labels") }
     }
 }
 
@@ -80,6 +96,7 @@ struct Loop<'a> {
     torch: Rc<Torch>,
     options: &'a Options,
     model: CausalLm,
+    optimizer_module: ModuleId,
     parameters: Vec<Parameter>,
     batches: Vec<Batch>,
 }
@@ -94,16 +111,7 @@ impl Loop<'_> {
             self.micro_batch(micro_batch, batch, &mut held);
         }
         torch.begin(Phase::Update, None);
-        torch.without_grad(|| {
-            if self.options.clip_grad_norm {
-                clip_grad_norm(&self.parameters);
-            }
-            let before = torch.tape.borrow().next().0;
-            optimizer.make_state(&self.parameters);
-            let after = torch.tape.borrow().next().0;
-            torch.tape.borrow_mut().initial = before..after;
-            optimizer.step(&self.parameters);
-        });
+        torch.without_grad(|| torch.inside(self.optimizer_module, || self.update(optimizer)));
         torch.end();
         torch.begin(Phase::ZeroGrad, None);
         torch.launch("zero_grad");
@@ -111,6 +119,18 @@ impl Loop<'_> {
             parameter.leaf.grad.borrow_mut().take();
         }
         torch.end();
+    }
+
+    fn update(&self, optimizer: &mut Optimizer) {
+        if self.options.clip_grad_norm {
+            clip_grad_norm(&self.parameters);
+        }
+        let next = || self.torch.tape.borrow().next().0;
+        let before = next();
+        optimizer.make_state(&self.parameters);
+        let after = next();
+        self.torch.tape.borrow_mut().initial = before..after;
+        optimizer.step(&self.parameters);
     }
 
     fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Tensor>) {
@@ -122,10 +142,7 @@ impl Loop<'_> {
             *held = None; // a loop that keeps its output overwrites it here
             torch.end();
             begin(Phase::Loss);
-            let mut loss = causal_lm_loss(&logits, &batch.labels);
-            if self.batches.len() > 1 {
-                loss = ops::div_scalar(&loss);
-            }
+            let loss = self.model.loss(&logits, &batch.labels, self.batches.len());
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(logits);
             torch.end();
             begin(Phase::Backward);

@@ -10,15 +10,19 @@ mod check;
 mod compare;
 mod csv_table;
 mod figures;
+mod list;
 mod look;
 mod markdown;
+mod plan;
 mod show;
 mod table;
 
 pub use check::CheckReport;
 pub use compare::{Candidate, CompareReport};
 pub use figures::{mib_of_difference, percent, signed};
+pub use list::{Entry, ListReport};
 pub use look::Look;
+pub use plan::{PlanReport, Verdict};
 pub use show::ShowReport;
 
 use std::io;

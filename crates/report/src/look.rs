@@ -66,6 +66,20 @@ impl Look {
         printable(name)
     }
 
+    /// Words of our own, in ASCII where that is asked for.
+    pub(crate) fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if !self.ascii || text.is_ascii() {
+            return Cow::Borrowed(text);
+        }
+        let plain = |c: char| match c {
+            '·' => '/',
+            '–' => '-',
+            '×' => 'x',
+            c => c,
+        };
+        Cow::Owned(text.chars().map(plain).collect())
+    }
+
     /// What stands for the part of a name that is left out.
     pub(crate) fn ellipsis(&self) -> &'static str {
         if self.ascii { "..." } else { "…" }

@@ -198,16 +198,31 @@ pub(crate) fn clip(text: &str, width: usize, look: &Look) -> String {
 
 /// Writes a sentence over as many lines as it takes.
 pub(crate) fn prose(out: &mut dyn io::Write, look: &Look, style: Style, text: &str) -> io::Result<()> {
-    let mut line = String::new();
+    entry(out, look, style, "", text)
+}
+
+/// Writes a sentence behind a label; further lines stand under the sentence where there is room.
+pub(crate) fn entry(
+    out: &mut dyn io::Write,
+    look: &Look,
+    style: Style,
+    label: &str,
+    text: &str,
+) -> io::Result<()> {
+    let indent = if look.width < 40 { 0 } else { label.width() };
+    let mut line = label.to_owned();
+    let mut fresh = true;
     for word in text.split(' ') {
-        if !line.is_empty() && line.width() + 1 + word.width() > look.width {
+        if !fresh && line.width() + 1 + word.width() > look.width {
             writeln!(out, "{style}{line}{style:#}")?;
-            line.clear();
+            line = " ".repeat(indent);
+            fresh = true;
         }
-        if !line.is_empty() {
+        if !fresh {
             line.push(' ');
         }
-        line.push_str(&clip(word, look.width, look));
+        line.push_str(&clip(word, look.width.saturating_sub(indent), look));
+        fresh = false;
     }
     writeln!(out, "{style}{line}{style:#}")
 }

@@ -2,6 +2,8 @@
 
 mod check;
 mod compare;
+mod list;
+mod plan;
 mod show;
 
 use crate::Answer;
@@ -17,6 +19,8 @@ pub(crate) enum Verb {
     Check(check::Args),
     Show(show::Args),
     Compare(compare::Args),
+    Plan(Box<plan::Args>),
+    List(list::Args),
 }
 
 /// Asks it.
@@ -25,6 +29,8 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Check(args) => check::run(args),
         Verb::Show(args) => show::run(args),
         Verb::Compare(args) => compare::run(args),
+        Verb::Plan(args) => plan::run(*args),
+        Verb::List(args) => list::run(args),
     }
 }
 

@@ -16,13 +16,19 @@ pub(crate) struct CausalLm {
     norm: RmsNorm,
     rotary_emb: RotaryEmbedding,
     lm_head: Linear,
+    loss_function: ModuleId,
     attend: Attend,
     window: Option<Window>,
     checkpointed: bool,
 }
 
 impl CausalLm {
-    pub(crate) fn new(build: &mut Builder, arch: &Architecture, attend: Attend, checkpointed: bool) -> CausalLm {
+    pub(crate) fn new(
+        build: &mut Builder,
+        arch: &Architecture,
+        attend: Attend,
+        checkpointed: bool,
+    ) -> CausalLm {
         let root = build.root();
         let model = build.module(root, "model");
         let embed_tokens = Embedding::new(build, model, "embed_tokens", [arch.vocab_size, arch.hidden_size]);
@@ -37,7 +43,19 @@ impl CausalLm {
         } else {
             Linear::new(build, root, "lm_head", (arch.hidden_size, arch.vocab_size), false)
         };
-        CausalLm { model, embed_tokens, layers, norm, rotary_emb, lm_head, attend, window: arch.window, checkpointed }
+        let loss_function = build.module(root, "loss_function");
+        CausalLm {
+            model,
+            embed_tokens,
+            layers,
+            norm,
+            rotary_emb,
+            lm_head,
+            loss_function,
+            attend,
+            window: arch.window,
+            checkpointed,
+        }
     }
 
     /// Logits `[b, s, vocabulary]` of ids `[b, s]`.
@@ -60,8 +78,8 @@ impl CausalLm {
             let mut hidden_states = inputs_embeds.clone();
             for layer in &self.layers {
                 hidden_states = if self.checkpointed {
-                    let (layer, input, context) = (layer.clone(), hidden_states.clone(), context.clone());
-                    checkpoint(torch, move || layer.forward(&input, &context))
+                    let (layer, context) = (layer.clone(), context.clone());
+                    checkpoint(hidden_states.clone(), move |input| layer.forward(input, &context))
                 } else {
                     layer.forward(&hidden_states, &context)
                 };
@@ -69,9 +87,18 @@ impl CausalLm {
             self.norm.forward(&hidden_states)
         })
     }
-}
 
-impl CausalLm {
+    /// `ForCausalLMLoss`: logits in fp32, labels shifted by one, cross entropy; a share of it with several micro-batches.
+    pub(crate) fn loss(&self, logits: &Tensor, labels: &Tensor, micro_batches: usize) -> Tensor {
+        logits.torch().inside(self.loss_function, || {
+            let mut loss = cross_entropy(logits, labels);
+            if micro_batches > 1 {
+                loss = ops::div_scalar(&loss);
+            }
+            loss
+        })
+    }
+
     /// The masks that the layers need (`transformers/masking_utils.py`). sdpa goes without one where `is_causal` says the
     /// same, which it does unless the sequence reaches the window.
     fn masks(&self, input_ids: &Tensor, dtype: Dtype) -> Masks {
@@ -93,8 +120,7 @@ impl CausalLm {
     }
 }
 
-/// `ForCausalLMLoss`: logits in fp32, labels shifted by one, cross entropy.
-pub(crate) fn causal_lm_loss(logits: &Tensor, labels: &Tensor) -> Tensor {
+fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
     let logits = ops::to(logits, Dtype::F32);
     let rows = labels.layout().numel();
     let padded = ops::constant_pad_last(labels, 1);

@@ -40,14 +40,31 @@ pub(crate) struct DecoderLayer {
 }
 
 impl DecoderLayer {
-    pub(crate) fn new(build: &mut Builder, parent: ModuleId, index: u32, arch: &Architecture, attend: Attend) -> Self {
+    pub(crate) fn new(
+        build: &mut Builder,
+        parent: ModuleId,
+        index: u32,
+        arch: &Architecture,
+        attend: Attend,
+    ) -> Self {
         let module = build.indexed(parent, index);
         DecoderLayer {
             module,
-            self_attn: Attention::new(build, module, arch, attend, arch.window.is_some_and(|w| index >= w.first_layer)),
+            self_attn: Attention::new(
+                build,
+                module,
+                arch,
+                attend,
+                arch.window.is_some_and(|w| index >= w.first_layer),
+            ),
             mlp: GatedMlp::new(build, module, arch),
             input_layernorm: RmsNorm::new(build, module, "input_layernorm", arch.hidden_size),
-            post_attention_layernorm: RmsNorm::new(build, module, "post_attention_layernorm", arch.hidden_size),
+            post_attention_layernorm: RmsNorm::new(
+                build,
+                module,
+                "post_attention_layernorm",
+                arch.hidden_size,
+            ),
         }
     }
 
@@ -80,7 +97,13 @@ struct Attention {
 }
 
 impl Attention {
-    fn new(build: &mut Builder, parent: ModuleId, arch: &Architecture, attend: Attend, windowed: bool) -> Attention {
+    fn new(
+        build: &mut Builder,
+        parent: ModuleId,
+        arch: &Architecture,
+        attend: Attend,
+        windowed: bool,
+    ) -> Attention {
         let module = build.module(parent, "self_attn");
         let queries = arch.num_attention_heads.saturating_mul(arch.head_dim);
         let keys = arch.num_key_value_heads.saturating_mul(arch.head_dim);
@@ -111,7 +134,9 @@ impl Attention {
             let mask = if self.windowed { &masks.sliding } else { &masks.full }.as_ref();
             let (attended, weights) = match self.attend {
                 Attend::Eager => self.eager(&query, &key, &value, mask),
-                Attend::Sdpa { kernel, expand_kv } => (self.sdpa(&query, &key, &value, mask, kernel, expand_kv), None),
+                Attend::Sdpa { kernel, expand_kv } => {
+                    (self.sdpa(&query, &key, &value, mask, kernel, expand_kv), None)
+                }
             };
             let merged = ops::reshape(attended, &merged_heads(hidden_states, self.head_dim, &query));
             (self.o_proj.forward(&merged), weights)
@@ -158,7 +183,11 @@ impl Attention {
         kernel: SdpaKernel,
         expand_kv: bool,
     ) -> Tensor {
-        let (k, v) = if expand_kv || mask.is_some() { (self.repeat_kv(k), self.repeat_kv(v)) } else { (k.clone(), v.clone()) };
+        let (k, v) = if expand_kv || mask.is_some() {
+            (self.repeat_kv(k), self.repeat_kv(v))
+        } else {
+            (k.clone(), v.clone())
+        };
         let attended = ops::scaled_dot_product_attention(q, &k, &v, mask, kernel, self.dropout);
         ops::contiguous(ops::transpose(&attended, 1, 2))
     }

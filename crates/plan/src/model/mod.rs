@@ -5,4 +5,4 @@
 mod causal_lm;
 pub(crate) mod decoder;
 
-pub(crate) use causal_lm::{CausalLm, causal_lm_loss};
+pub(crate) use causal_lm::CausalLm;

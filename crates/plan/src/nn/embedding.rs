@@ -10,7 +10,12 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    pub(crate) fn new(build: &mut Builder, parent: ModuleId, name: &'static str, sizes: [u64; 2]) -> Embedding {
+    pub(crate) fn new(
+        build: &mut Builder,
+        parent: ModuleId,
+        name: &'static str,
+        sizes: [u64; 2],
+    ) -> Embedding {
         let module = build.module(parent, name);
         Embedding { module, weight: build.parameter(module, "weight", &sizes) }
     }

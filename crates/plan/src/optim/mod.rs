@@ -50,7 +50,13 @@ impl Optimizer {
 }
 
 /// A piece of optimizer state for a parameter, made by an op of that name.
-fn state_of(parameter: &Parameter, op: &'static str, name: &'static str, layout: Layout, dtype: Dtype) -> Tensor {
+fn state_of(
+    parameter: &Parameter,
+    op: &'static str,
+    name: &'static str,
+    layout: Layout,
+    dtype: Dtype,
+) -> Tensor {
     let torch: &Rc<Torch> = parameter.tensor.torch();
     torch.launch(op);
     let tensor = torch.empty(layout, dtype);

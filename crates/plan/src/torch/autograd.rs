@@ -222,7 +222,8 @@ fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
 
 /// Sums a gradient down to the shape of what it belongs to and casts it to its type.
 fn fit(grad: Tensor, target: &Target) -> Tensor {
-    let grad = if grad.sizes() == target.layout.sizes() { grad } else { ops::sum_to(grad, target.layout.sizes()) };
+    let grad =
+        if grad.sizes() == target.layout.sizes() { grad } else { ops::sum_to(grad, target.layout.sizes()) };
     if grad.dtype() == target.dtype { grad } else { ops::to_copy(grad, target.dtype) }
 }
 

@@ -7,8 +7,12 @@ use super::{ACTIVATION, Saved, Tensor, Torch};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// Runs `block` as a checkpoint. What `block` captures is what the checkpoint holds on to: its inputs.
-pub(crate) fn checkpoint(torch: &Rc<Torch>, block: impl Fn() -> Tensor + 'static) -> Tensor {
+/// Runs `block` over `input` as a checkpoint. What `block` captures is what the checkpoint holds on to.
+pub(crate) fn checkpoint(input: Tensor, block: impl Fn(&Tensor) -> Tensor + 'static) -> Tensor {
+    let torch = input.torch().clone();
+    let kept = Saved::kept(&input); // marks it; the block holds the tensor with its place in the graph
+    drop(kept);
+    let block = move || block(&input);
     let frame = Rc::new(Frame {
         torch: torch.clone(),
         autocast: torch.autocast_dtype(),

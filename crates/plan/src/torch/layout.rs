@@ -72,7 +72,11 @@ impl Layout {
         if Rc::ptr_eq(&self.0, &other.0) || self.0 == other.0 {
             return self.preserved();
         }
-        if self.0.contiguous && other.0.contiguous && self.0.rank == other.0.rank && self.sizes() == other.sizes() {
+        if self.0.contiguous
+            && other.0.contiguous
+            && self.0.rank == other.0.rank
+            && self.sizes() == other.sizes()
+        {
             return self.clone();
         }
         Layout(Rc::new(self.0.broadcast(&other.0)))
@@ -156,7 +160,8 @@ impl Shape {
         layout.sizes[dim..].rotate_right(1);
         layout.strides[dim..].rotate_right(1);
         layout.sizes[dim] = 1;
-        layout.strides[dim] = if dim < self.rank() { self.strides[dim].saturating_mul(self.sizes[dim]) } else { 1 };
+        layout.strides[dim] =
+            if dim < self.rank() { self.strides[dim].saturating_mul(self.sizes[dim]) } else { 1 };
         layout.rank += 1;
         layout
     }
@@ -188,8 +193,8 @@ impl Shape {
         let (mut run, mut taken) = (1u64, 1u64); // elements of the old run of dimensions, and of the new sizes laid over it
         for dim in (0..self.rank()).rev() {
             run = run.saturating_mul(self.sizes[dim]);
-            let ends =
-                dim == 0 || (self.sizes[dim - 1] != 1 && self.strides[dim - 1] != run.saturating_mul(base_stride));
+            let ends = dim == 0
+                || (self.sizes[dim - 1] != 1 && self.strides[dim - 1] != run.saturating_mul(base_stride));
             if !ends {
                 continue;
             }

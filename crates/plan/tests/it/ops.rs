@@ -8,16 +8,40 @@ use std::fs::File;
 
 /// Ops of the log that allocate nothing of their own: views, questions, in-place arithmetic, markers.
 const FREE: [&str; 27] = [
-    "view", "t", "transpose.int", "detach", "unsqueeze", "expand", "slice.Tensor", "_unsafe_view", "permute", "alias",
-    "squeeze.dim", "_local_scalar_dense", "lift_fresh", "_foreach_add_.Tensor", "_foreach_mul_.Scalar",
-    "_foreach_lerp_.Scalar", "_foreach_addcmul_.Scalar", "_foreach_div_.ScalarList", "_foreach_add_.List", "_foreach_add_.Scalar", "mul_.Tensor", "lerp_.Scalar", "addcmul_",
-    "profiler._record_function_enter_new", "profiler._record_function_exit._RecordFunction", "prim.device", "add_.Tensor",
+    "view",
+    "t",
+    "transpose.int",
+    "detach",
+    "unsqueeze",
+    "expand",
+    "slice.Tensor",
+    "_unsafe_view",
+    "permute",
+    "alias",
+    "squeeze.dim",
+    "_local_scalar_dense",
+    "lift_fresh",
+    "_foreach_add_.Tensor",
+    "_foreach_mul_.Scalar",
+    "_foreach_lerp_.Scalar",
+    "_foreach_addcmul_.Scalar",
+    "_foreach_div_.ScalarList",
+    "_foreach_add_.List",
+    "_foreach_add_.Scalar",
+    "mul_.Tensor",
+    "lerp_.Scalar",
+    "addcmul_",
+    "profiler._record_function_enter_new",
+    "profiler._record_function_exit._RecordFunction",
+    "prim.device",
+    "add_.Tensor",
 ];
 
 #[test]
 fn every_op_of_the_logs() {
     let Some(folder) = shared::folder() else { return };
-    let mut logs: Vec<_> = std::fs::read_dir(folder.join("ops")).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut logs: Vec<_> =
+        std::fs::read_dir(folder.join("ops")).unwrap().map(|e| e.unwrap().path()).collect();
     logs.sort();
     let mut compared = 0;
     for path in logs {
@@ -64,10 +88,17 @@ fn compare(name: &str, planned: &[OpTotal], log: &Value) {
         .filter(|row| !row.op.starts_with("_foreach_addcdiv_") || log.iter().any(|l| l.2 == row.op))
         .collect();
     for (index, row) in planned.iter().enumerate() {
-        let Some((phase, module, op, total)) = log.get(index) else { panic!("{name}: {row:?} is not in the log") };
+        let Some((phase, module, op, total)) = log.get(index) else {
+            panic!("{name}: {row:?} is not in the log")
+        };
         let there = format!("{name} op {index}: log has {phase} {module} {op} {total}, plan has {row:?}");
         assert_eq!(row.op, op, "{there}");
-        assert_eq!(row.total.get(), *total, "{there} off by {}", row.total.get() as i64 - *total as i64);
+        assert_eq!(
+            row.total.get(),
+            *total,
+            "{there}, off by {}",
+            i128::from(row.total.get()) - i128::from(*total)
+        );
     }
     assert_eq!(planned.len(), log.len(), "{name}: the log goes on with {:?}", log.get(planned.len()));
 }

@@ -15,7 +15,10 @@ pub fn folder() -> Option<PathBuf> {
     if tables.is_dir() {
         return Some(tables);
     }
-    println!("SKIPPED: no full truth tables at {}; the project's own small table still runs", tables.display());
+    println!(
+        "SKIPPED: no full truth tables at {}; the project's own small table still runs",
+        tables.display()
+    );
     None
 }
 
@@ -50,7 +53,7 @@ pub fn plan_of(job: &Value) -> Result<Plan, String> {
     let options = Options {
         micro_batch_size: job["batch"].as_u64().ok_or("no batch")?,
         seq_len: job["seq"].as_u64(),
-        gradient_accumulation_steps: job["accum"].as_u64().map_or(1, |n| n as u32),
+        gradient_accumulation_steps: job["accum"].as_u64().map_or(1, |n| u32::try_from(n).unwrap()),
         precision,
         optimizer,
         optimizer_impl: Some(optimizer_impl),

@@ -41,7 +41,10 @@ fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
     let id = row["id"].as_str().unwrap();
     let mut same = |what: String, planned: u64, truth: u64| {
         if planned != truth {
-            wrong.push(format!("{id} {what}: planned {planned}, truth {truth}, off by {}", planned as i64 - truth as i64));
+            wrong.push(format!(
+                "{id} {what}: planned {planned}, truth {truth}, off by {}",
+                i128::from(planned) - i128::from(truth)
+            ));
         }
     };
     same("parameters".to_owned(), plan.parameters, row["params"].as_u64().unwrap());
@@ -78,7 +81,8 @@ fn phases(step: &Value) -> BTreeMap<String, (u64, u64)> {
     let mut phases: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for row in step.as_array().unwrap() {
         // the full table has objects with classes, the own one [phase, peak, end]
-        let field = |key: &str, index: usize| if row.is_array() { row[index].clone() } else { row[key].clone() };
+        let field =
+            |key: &str, index: usize| if row.is_array() { row[index].clone() } else { row[key].clone() };
         let total = |value: Value| value["Total"].as_u64().or(value.as_u64()).unwrap();
         let name = field("phase", 0).as_str().unwrap().replace("clip", "update");
         let entry = phases.entry(name).or_default();

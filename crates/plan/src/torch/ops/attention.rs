@@ -89,7 +89,8 @@ fn fused(
     lse: u64,
 ) -> Tensor {
     let torch = q.torch();
-    let heads_inside = |t: &Tensor| Layout::contiguous(&[t.size(0), t.size(2), t.size(1), t.size(3)]).transpose(1, 2);
+    let heads_inside =
+        |t: &Tensor| Layout::contiguous(&[t.size(0), t.size(2), t.size(1), t.size(3)]).transpose(1, 2);
     let recorded = recorded(torch, &[q, k, v]);
     let inputs = recorded.then(|| ([q, k, v].map(Tensor::save), bias.map(Tensor::save)));
     let attended = output(torch, kernel.forward, heads_inside(q), q.dtype());

@@ -1,7 +1,7 @@
 //! Matrix products.
 
-use super::view::{contiguous, reshape};
 use super::output;
+use super::view::{contiguous, reshape};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Layout, Tensor};

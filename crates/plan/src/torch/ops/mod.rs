@@ -17,8 +17,8 @@ pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last,
 pub(crate) use loss::{log_softmax, nll_loss};
 pub(crate) use matmul::{linear, matmul};
 pub(crate) use pointwise::{
-    add, add_scalar, cos, div_scalar, dropout, gelu, gelu_tanh, mul, mul_scalar, neg, ones_like, pow2, relu, rsqrt, silu,
-    sin, to, to_copy,
+    add, add_scalar, cos, div_scalar, dropout, gelu, gelu_tanh, mul, mul_scalar, neg, ones_like, pow2, relu,
+    rsqrt, silu, sin, to, to_copy,
 };
 pub(crate) use reduce::{mean_last, softmax_fp32, sum_to};
 pub(crate) use view::{cat_last, contiguous, expand_heads, reshape, slice_last, transpose, unsqueeze};

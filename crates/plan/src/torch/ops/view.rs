@@ -75,7 +75,9 @@ pub(crate) fn contiguous(a: impl Borrow<Tensor>) -> Tensor {
 pub(crate) fn slice_last(a: impl Borrow<Tensor>, size: u64) -> Tensor {
     let a = a.borrow();
     let full = a.layout().packed();
-    view(a, a.layout().narrow_last(size), move |grad| output(grad.torch(), "slice_backward", full.clone(), grad.dtype()))
+    view(a, a.layout().narrow_last(size), move |grad| {
+        output(grad.torch(), "slice_backward", full.clone(), grad.dtype())
+    })
 }
 
 /// `torch.cat((a, b), dim=-1)`. Backward hands out slices of the gradient.

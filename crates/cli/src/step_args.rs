@@ -1,0 +1,163 @@
+//! The options of a training step: what `plan` takes, and what each of its candidates may change.
+
+use clap::{Args, Command, FromArgMatches, ValueEnum};
+use peakledger_input::Problem;
+use peakledger_plan::catalogue::Card;
+use peakledger_plan::options::{
+    Attention, HoldOutputs, OptimizerImpl, OptimizerKind, Options, Precision, Recompute,
+};
+
+/// How the step is run. Nothing here has a default of clap's, so that a candidate changes only what it names.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Step")]
+pub(crate) struct StepArgs {
+    /// Sequences in a micro-batch [default: 1]
+    #[arg(long, visible_alias = "batch", value_name = "N")]
+    micro_batch_size: Option<u64>,
+    /// Tokens in a sequence [default: 2048, or the model's limit if smaller]
+    #[arg(long, visible_alias = "seq", value_name = "N")]
+    seq_len: Option<u64>,
+    /// Micro-batches in a step [default: 1]
+    #[arg(long, value_name = "N")]
+    gradient_accumulation_steps: Option<u32>,
+    /// Types of weights and compute; *-mixed is fp32 weights under autocast [default: bf16-mixed]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    precision: Option<PrecisionArg>,
+    /// The optimizer [default: adamw]
+    #[arg(long, value_enum, value_name = "NAME")]
+    optimizer: Option<OptimizerArg>,
+    /// How torch computes the optimizer step [default: foreach, as torch picks on CUDA]
+    #[arg(long, value_enum, value_name = "KIND")]
+    optimizer_impl: Option<OptimizerImplArg>,
+    /// The momentum of SGD; 0 keeps no buffer [default: 0]
+    #[arg(long, value_name = "F")]
+    momentum: Option<f64>,
+    /// How attention is computed [default: sdpa]
+    #[arg(long, value_enum, value_name = "KIND")]
+    attention: Option<AttentionArg>,
+    /// Repeat keys and values for all heads before the attention kernel is called
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    expand_kv: Option<bool>,
+    /// What is computed again in backward instead of kept [default: none]
+    #[arg(long, value_enum, value_name = "KIND")]
+    recompute: Option<RecomputeArg>,
+    /// The same as --recompute full
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", conflicts_with = "recompute")]
+    gradient_checkpointing: Option<bool>,
+    /// Clip gradients by their norm
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    clip_grad_norm: Option<bool>,
+    /// The loop keeps the model's output until backward ends, or until the step does
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "backward", value_name = "UNTIL")]
+    hold_outputs: Option<HoldOutputsArg>,
+}
+
+/// Defines a value of the command line that stands for one of the planner's.
+macro_rules! values {
+    ($name:ident for $target:ty { $($variant:ident = $text:literal => $value:expr),+ $(,)? }) => {
+        #[derive(Clone, Copy, ValueEnum)]
+        enum $name { $(#[value(name = $text)] $variant),+ }
+
+        impl From<$name> for $target {
+            fn from(value: $name) -> $target {
+                match value { $($name::$variant => $value),+ }
+            }
+        }
+    };
+}
+
+values!(PrecisionArg for Precision {
+    Fp32 = "fp32" => Precision::Fp32,
+    Bf16 = "bf16" => Precision::Bf16,
+    Fp16 = "fp16" => Precision::Fp16,
+    Bf16Mixed = "bf16-mixed" => Precision::Bf16Mixed,
+});
+values!(OptimizerArg for OptimizerKind {
+    AdamW = "adamw" => OptimizerKind::AdamW,
+    Sgd = "sgd" => OptimizerKind::Sgd,
+});
+values!(OptimizerImplArg for OptimizerImpl {
+    Foreach = "foreach" => OptimizerImpl::Foreach,
+    Fused = "fused" => OptimizerImpl::Fused,
+    ForLoop = "forloop" => OptimizerImpl::ForLoop,
+});
+values!(AttentionArg for Attention {
+    Sdpa = "sdpa" => Attention::Sdpa,
+    Eager = "eager" => Attention::Eager,
+});
+values!(RecomputeArg for Recompute {
+    None = "none" => Recompute::None,
+    Full = "full" => Recompute::Full,
+});
+values!(HoldOutputsArg for HoldOutputs {
+    No = "no" => HoldOutputs::No,
+    Backward = "backward" => HoldOutputs::Backward,
+    Step = "step" => HoldOutputs::Step,
+});
+
+impl StepArgs {
+    /// The plain request, for a card.
+    pub(crate) fn options(&self, card: Option<&Card>) -> Result<Options, Problem> {
+        let default = Options::default();
+        let momentum = self.momentum.unwrap_or(0.0);
+        if !(0.0..=1.0).contains(&momentum) {
+            let problem = Problem::in_option("--momentum", format!("{momentum} is no momentum"));
+            return Err(problem.mend("use a number from 0 to 1"));
+        }
+        let recompute = match self.gradient_checkpointing {
+            Some(true) => Recompute::Full,
+            Some(false) => Recompute::None,
+            None => self.recompute.map_or(default.recompute, Into::into),
+        };
+        Ok(Options {
+            micro_batch_size: self.micro_batch_size.unwrap_or(default.micro_batch_size),
+            seq_len: self.seq_len,
+            gradient_accumulation_steps: self
+                .gradient_accumulation_steps
+                .unwrap_or(default.gradient_accumulation_steps),
+            precision: self.precision.map_or(default.precision, Into::into),
+            optimizer: self.optimizer.map_or(default.optimizer, Into::into),
+            optimizer_impl: self.optimizer_impl.map(Into::into),
+            momentum: momentum > 0.0,
+            attention: self.attention.map_or(default.attention, Into::into),
+            expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
+            recompute,
+            clip_grad_norm: self.clip_grad_norm.unwrap_or(default.clip_grad_norm),
+            hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
+            before_sm80: card.is_some_and(Card::is_before_sm80),
+        })
+    }
+}
+
+/// A candidate, `NAME: OPTIONS`: the baseline's options with those changed.
+pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, StepArgs), Problem> {
+    let wrong = |cause: String, mend: &str| Problem::in_option("--candidate", cause).mend(mend);
+    let example = "write it as --candidate \"recompute: --recompute full\"";
+    let Some((name, options)) = text.split_once(':').map(|(name, options)| (name.trim(), options)) else {
+        let cause = format!("{} has no name", peakledger_input::quoted(text));
+        return Err(wrong(cause, example));
+    };
+    if name.is_empty() {
+        return Err(wrong("a candidate without a name".to_owned(), example));
+    }
+    let command = StepArgs::augment_args_for_update(Command::new("--candidate").no_binary_name(true));
+    let parsed = command.try_get_matches_from(options.split_whitespace());
+    let mut step = baseline.clone();
+    let updated = parsed.and_then(|matches| {
+        if matches.contains_id("recompute") {
+            step.gradient_checkpointing = None; // the candidate's word holds
+        }
+        step.update_from_arg_matches(&matches)
+    });
+    match updated {
+        Ok(()) => Ok((name.to_owned(), step)),
+        Err(error) => {
+            let said = error.to_string();
+            let first = said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            Err(wrong(
+                format!("{}: {first}", peakledger_input::quoted(name)),
+                "a candidate takes the options of a step",
+            ))
+        }
+    }
+}

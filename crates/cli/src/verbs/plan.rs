@@ -1,0 +1,115 @@
+//! `peakledger plan`: predict what a training step will hold.
+
+use crate::Answer;
+use crate::args::{ListArgs, OutputArgs};
+use crate::output;
+use crate::step_args::{StepArgs, candidate};
+use clap::ValueEnum;
+use peakledger_core::document::Document;
+use peakledger_input::Problem;
+use peakledger_plan::catalogue::{Card, card, open_model};
+use peakledger_plan::config::Architecture;
+use peakledger_plan::{Plan, Step, plan};
+use peakledger_report::{PlanReport, Verdict};
+use std::path::{Path, PathBuf};
+
+/// Predict the memory of a training step, op by op, from a model's config
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache
+    model: String,
+    #[command(flatten)]
+    step: StepArgs,
+    /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
+    #[arg(long, value_name = "NAME|SIZE")]
+    gpu: Option<String>,
+    /// Exit with 1 if it does not fit the card of --gpu
+    #[arg(long, requires = "gpu")]
+    exit_code: bool,
+    /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
+    #[arg(long = "candidate", value_name = "NAME: OPTIONS")]
+    candidates: Vec<String>,
+    /// The steps to show
+    #[arg(long = "step", value_enum, default_value_t = StepArg::Both, value_name = "STEP")]
+    shown: StepArg,
+    /// Save the step's ledger for `show` and `compare`; the steady step unless --step first
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StepArg {
+    First,
+    Steady,
+    Both,
+}
+
+pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let model_path = Path::new(&args.model);
+    let output = args.output.request(&[model_path])?.listing(&args.list);
+    let force = output.force;
+    if let Some(path) = &args.save {
+        output::check_target(path, force, &[model_path])?;
+    }
+    let gpu = args.gpu.as_deref().map(card).transpose()?;
+    let model = open_model(&args.model)?;
+    let architecture = Architecture::read(&model.config)?;
+    let run = |step: &StepArgs| plan(architecture.clone(), step.options(gpu.as_ref())?);
+    let planned = run(&args.step)?;
+    let mut candidates = Vec::with_capacity(args.candidates.len());
+    for text in &args.candidates {
+        let (name, step) = candidate(text, &args.step)?;
+        if candidates.iter().any(|(other, _)| *other == name) {
+            let cause = format!("two candidates are named {}", peakledger_input::quoted(&name));
+            return Err(Problem::in_option("--candidate", cause).mend("give each a name of its own"));
+        }
+        candidates.push((name, run(&step)?));
+    }
+    let step = match args.shown {
+        StepArg::First => Some(Step::First),
+        StepArg::Steady => Some(Step::Steady),
+        StepArg::Both => None,
+    };
+    if let Some(path) = &args.save {
+        save(path, force, &planned, step.unwrap_or(Step::Steady), &model.name)?;
+    }
+    let report =
+        PlanReport { name: &model.name, plan: &planned, step, card: gpu.as_ref(), candidates: &candidates };
+    output.write(&report)?;
+    Ok(answer(&planned, gpu.as_ref(), step, args.exit_code))
+}
+
+fn answer(plan: &Plan, card: Option<&Card>, step: Option<Step>, asked: bool) -> Answer {
+    match card.filter(|_| asked) {
+        Some(card) if !Verdict::of(plan, card, step).fits() => Answer::No,
+        _ => Answer::Given,
+    }
+}
+
+/// Writes a step's ledger in the document form.
+fn save(path: &Path, force: bool, plan: &Plan, step: Step, model: &str) -> Result<(), Problem> {
+    let ledger = plan.ledger(step).map_err(|error| Problem::anywhere(error.to_string()))?;
+    let ops: Vec<String> = plan
+        .step(step)
+        .phases
+        .iter()
+        .map(|phase| match phase.module.as_str() {
+            "" => phase.op.to_owned(),
+            module => format!("{module}: {}", phase.op),
+        })
+        .collect();
+    let note = format!(
+        "peakledger plan {model}, the {} step at device level: what the dispatcher hands out, and the batch",
+        step.as_str()
+    );
+    let document =
+        Document::from_ledger(&ledger).with_note(note).with_peak_ops(ops.iter().map(|op| Some(op.as_str())));
+    output::to_file(path, force, |out| {
+        serde_json::to_writer(&mut *out, &document)?;
+        out.write_all(b"\n")
+    })
+}

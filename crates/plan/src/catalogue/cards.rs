@@ -1,0 +1,136 @@
+//! Cards: total memory as `torch.cuda.get_device_properties().total_memory` has it, which is less than the box says.
+
+use peakledger_core::Bytes;
+use peakledger_input::{Problem, near, quoted};
+use serde::Deserialize;
+
+/// A card, or just an amount of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// What it was asked for as.
+    pub name: String,
+    /// The name that the driver gives, where the card is known.
+    pub full_name: Option<String>,
+    /// Its memory as torch reports it.
+    pub total: Bytes,
+    /// Compute capability, major and minor: sm80 is (8, 0).
+    pub capability: Option<(u8, u8)>,
+    /// Where the figure was seen.
+    pub source: String,
+    /// The CUDA context of a process on it, where that was measured.
+    pub context: Option<Bytes>,
+}
+
+/// The CUDA context of a process, with modules loaded lazily, where it was not measured: about 300 MB
+/// (pytorch/pytorch#107667).
+pub const CUDA_CONTEXT: Bytes = Bytes::new(300_000_000);
+
+impl Card {
+    /// Whether flash attention does not run on it.
+    pub fn is_before_sm80(&self) -> bool {
+        self.capability.is_some_and(|capability| capability < (8, 0))
+    }
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    name: String,
+    full_name: String,
+    aliases: Vec<String>,
+    total_bytes: u64,
+    compute_capability: String,
+    source: String,
+    context_bytes: Option<u64>,
+}
+
+fn entries() -> Vec<Entry> {
+    // the file is ours and a test reads it
+    serde_json::from_str(include_str!("gpus.json")).unwrap_or_default()
+}
+
+fn known(entry: Entry) -> Card {
+    let capability = entry.compute_capability.split_once('.');
+    let capability = capability.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    Card {
+        name: entry.name,
+        full_name: Some(entry.full_name),
+        total: Bytes::new(entry.total_bytes),
+        capability,
+        source: entry.source,
+        context: entry.context_bytes.map(Bytes::new),
+    }
+}
+
+/// The cards that are known, by generation.
+pub fn cards() -> Vec<Card> {
+    entries().into_iter().map(known).collect()
+}
+
+/// The card of that name, or that amount of memory: `a100-80gb`, `80GiB`.
+///
+/// # Errors
+/// Says that there is none, and which name is near.
+pub fn card(name: &str) -> Result<Card, Problem> {
+    let wanted = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
+    let is_wanted = |entry: &Entry| entry.name == wanted || entry.aliases.contains(&wanted);
+    if let Some(entry) = entries().into_iter().find(is_wanted) {
+        return Ok(known(entry));
+    }
+    if wanted.starts_with(|c: char| c.is_ascii_digit()) && wanted.ends_with('b') {
+        let total = Bytes::parse(&wanted).map_err(|why| {
+            Problem::in_option("--gpu", format!("{} {why}", quoted(name))).mend("write it as 80GiB")
+        })?;
+        if total > Bytes::ZERO {
+            let source = "as given".to_owned();
+            return Ok(Card {
+                name: name.trim().to_owned(),
+                full_name: None,
+                total,
+                capability: None,
+                source,
+                context: None,
+            });
+        }
+    }
+    let cards = cards();
+    let mend = match near(&wanted, cards.iter().map(|card| card.name.as_str())) {
+        Some(near) => format!(
+            "did you mean `{near}`? `peakledger list gpus` shows all; an amount such as 80GiB works too"
+        ),
+        None => "`peakledger list gpus` shows the known ones; an amount such as 80GiB works too".to_owned(),
+    };
+    Err(Problem::in_option("--gpu", format!("the card {} is not known", quoted(name))).mend(mend))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_card_is_found_by_its_names() {
+        let entries = entries();
+        assert!(entries.len() >= 30);
+        for entry in entries {
+            let name = entry.name;
+            for alias in entry.aliases.iter().chain([&name]) {
+                assert_eq!(card(alias).unwrap().name, name);
+            }
+            let card = card(&name).unwrap();
+            assert!(
+                card.capability.is_some() && card.total > Bytes::new(4 << 30) && !card.source.is_empty(),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn amounts_and_slips() {
+        assert_eq!(card("80GiB").unwrap().total, Bytes::new(80 << 30));
+        assert_eq!(card("RTX 4090").unwrap().name, "rtx-4090");
+        assert!(card("t4").unwrap().is_before_sm80() && !card("24gb").unwrap().is_before_sm80());
+        assert!(card("h10").unwrap_err().to_string().contains("did you mean"));
+        for bad in ["0GiB", "80 QiB", "", "99999999999999999999GiB", "1.2.3GiB"] {
+            assert!(card(bad).is_err(), "{bad}");
+        }
+    }
+}

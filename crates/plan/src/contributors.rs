@@ -1,0 +1,195 @@
+//! Who stands at a moment, grouped the way a person thinks: "activations · layers 0–31 · mlp", "logits, fp32".
+
+use crate::plan::{At, Level, Plan, Step};
+use crate::torch::Dtype;
+use crate::torch::tape::{ModuleId, ModuleName, Role, Stored, Tape};
+use peakledger_core::{Bytes, Category, Detail, Moment};
+use std::collections::BTreeMap;
+
+/// Storages of one kind that stand at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contributor {
+    /// What they are, in words.
+    pub name: String,
+    /// Their category.
+    pub category: Category,
+    /// The finer word.
+    pub detail: Option<Detail>,
+    /// Their bytes together.
+    pub bytes: Bytes,
+    /// How many there are.
+    pub count: u32,
+}
+
+/// What is said of a storage, but for its layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Parameters,
+    Buffers,
+    Gradients,
+    State(&'static str),
+    AutocastCopies(Dtype),
+    Batch,
+    Logits(Dtype),
+    LogProbabilities(Dtype),
+    LogitGradients(Dtype),
+    Loss,
+    Activations(&'static str),
+    Temporaries(&'static str),
+    OptimizerTemporaries(&'static str),
+}
+
+struct Group {
+    bytes: u64,
+    count: u32,
+    layers: Option<(u32, u32)>,
+    category: Category,
+    detail: Option<Detail>,
+}
+
+impl Plan {
+    /// Who forms the op-level total at the plan's peak, largest first, then by name.
+    pub fn contributors(&self) -> Vec<Contributor> {
+        self.contributors_at(self.peak())
+    }
+
+    /// Who forms the op-level peak of a phase, largest first, then by name.
+    pub fn contributors_at(&self, at: At<'_>) -> Vec<Contributor> {
+        self.standing(at.step.step, at.phase.moment)
+    }
+
+    fn standing(&self, step: Step, moment: Moment) -> Vec<Contributor> {
+        let mut groups: BTreeMap<(Kind, Option<Detail>), Group> = BTreeMap::new();
+        for stored in &self.tape.stored {
+            let there = step
+                .interval(&self.tape, stored, Level::Op)
+                .is_some_and(|(from, to)| from <= moment && moment <= to);
+            if !there {
+                continue;
+            }
+            let (kind, layer) = kind(&self.tape, stored);
+            let (category, detail) = (stored.category, stored.detail);
+            let empty = Group { bytes: 0, count: 0, layers: None, category, detail };
+            let group = groups
+                .entry((kind, detail.filter(|_| matches!(kind, Kind::Activations(_)))))
+                .or_insert(empty);
+            group.bytes += stored.bytes; // part of a total that fits
+            group.count += 1;
+            if let Some(layer) = layer {
+                let (first, last) = group.layers.unwrap_or((layer, layer));
+                group.layers = Some((first.min(layer), last.max(layer)));
+            }
+        }
+        let mut list: Vec<Contributor> = groups
+            .into_iter()
+            .map(|((kind, _), group)| Contributor {
+                name: name(kind, group.layers, group.detail),
+                category: group.category,
+                detail: group.detail,
+                bytes: Bytes::new(group.bytes),
+                count: group.count,
+            })
+            .collect();
+        list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        list
+    }
+}
+
+fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
+    let place = Place::of(tape, stored.module);
+    let op = tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
+    let dtype = stored.dtype;
+    let kind = match (stored.category, stored.role) {
+        (Category::Parameter | Category::MasterWeight, _) if stored.detail == Some(Detail::Buffer) => {
+            Kind::Buffers
+        }
+        (Category::Parameter | Category::MasterWeight, _) => Kind::Parameters,
+        (Category::Gradient, _) => Kind::Gradients,
+        (Category::OptimizerState, Role::Of { state, .. }) => Kind::State(state),
+        (_, _) if stored.autocast_copy => Kind::AutocastCopies(dtype),
+        (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
+        (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
+        (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
+        (Category::Workspace, _) if place.part == "optimizer" => Kind::OptimizerTemporaries(op),
+        (Category::Workspace, _) => Kind::Temporaries(place.part),
+        (_, _) if place.part == "loss_function" => match op {
+            "_to_copy" => Kind::Logits(dtype),
+            "_log_softmax" => Kind::LogProbabilities(dtype),
+            _ => Kind::Loss,
+        },
+        _ if place.part.is_empty() && place.layer.is_none() => Kind::Activations("positions and masks"),
+        _ => Kind::Activations(place.part),
+    };
+    let in_layer = matches!(kind, Kind::Activations(_) | Kind::Temporaries(_));
+    (kind, place.layer.filter(|_| in_layer))
+}
+
+/// Where a module stands in the model: in which layer, and which part of it or of the model.
+struct Place {
+    layer: Option<u32>,
+    part: &'static str,
+}
+
+impl Place {
+    fn of(tape: &Tape, module: ModuleId) -> Place {
+        let mut place = Place { layer: None, part: "" };
+        let mut here = Some(module);
+        while let Some(module) = here.and_then(|id| tape.modules.get(id.0 as usize)) {
+            match module.name {
+                ModuleName::Index(layer) => {
+                    place.layer = Some(layer);
+                    return place;
+                }
+                ModuleName::Word("" | "model") => {}
+                ModuleName::Word(word) => place.part = word,
+            }
+            here = module.parent;
+        }
+        place
+    }
+}
+
+fn name(kind: Kind, layers: Option<(u32, u32)>, detail: Option<Detail>) -> String {
+    let layers = match layers {
+        None => String::new(),
+        Some((first, last)) if first == last => format!(" · layer {first}"),
+        Some((first, last)) => format!(" · layers {first}–{last}"),
+    };
+    let with_type = |what: &str, dtype: Dtype| format!("{what}, {}", dtype.as_str());
+    match kind {
+        Kind::Parameters => "parameters".to_owned(),
+        Kind::Buffers => "buffers".to_owned(),
+        Kind::Gradients => "gradients".to_owned(),
+        Kind::State(state) => format!("optimizer state · {state}"),
+        Kind::AutocastCopies(dtype) => with_type("autocast copies of the weights", dtype),
+        Kind::Batch => "batch".to_owned(),
+        Kind::Logits(dtype) => with_type("logits", dtype),
+        Kind::LogProbabilities(dtype) => with_type("log-probabilities", dtype),
+        Kind::LogitGradients(dtype) => with_type("gradients of the logits", dtype),
+        Kind::Loss => "loss".to_owned(),
+        Kind::Activations(part) => {
+            // what no backward waits for goes as soon as it is used
+            let passing = if detail.is_none() { " · passing" } else { "" };
+            format!("activations{layers} · {}{passing}", part_name(part))
+        }
+        Kind::Temporaries(part) => format!("backward temporaries{layers} · {}", part_name(part)),
+        Kind::OptimizerTemporaries(op) => match op.strip_prefix("_foreach_") {
+            Some(_) => "foreach temporary".to_owned(),
+            None => format!("optimizer temporary · {op}"),
+        },
+    }
+}
+
+/// A module's name in a word that people use.
+fn part_name(part: &'static str) -> &'static str {
+    match part {
+        "self_attn" => "attention",
+        "input_layernorm" | "post_attention_layernorm" => "norms",
+        "embed_tokens" => "embedding",
+        "norm" => "final norm",
+        "lm_head" => "head",
+        "rotary_emb" => "rotary tables",
+        "" => "residual stream",
+        other => other,
+    }
+}

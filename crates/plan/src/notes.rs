@@ -1,0 +1,137 @@
+//! What a plan takes for granted and what it leaves out, in words: every figure stands on these.
+
+use crate::config::FAMILIES;
+use crate::model::decoder::Attend;
+use crate::options::{Attention, HoldOutputs, OptimizerImpl, OptimizerKind, Precision, Recompute};
+use crate::plan::Plan;
+use crate::step;
+use crate::torch::ops::SdpaKernel;
+
+/// One thing that is taken for granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assumption {
+    /// What it is about.
+    pub topic: &'static str,
+    /// What is assumed.
+    pub value: String,
+}
+
+impl Plan {
+    /// Everything that is assumed, said or left to its default.
+    pub fn assumptions(&self) -> Vec<Assumption> {
+        let mut list = vec![
+            ("model", self.model()),
+            ("batch", self.batch()),
+            ("precision", self.precision()),
+            ("attention", self.attention()),
+            ("optimizer", self.optimizer()),
+            ("recompute", self.recompute()),
+            ("loop", self.training_loop()),
+        ];
+        if !self.architecture.defaults.is_empty() {
+            let defaults = self.architecture.defaults.join(", ");
+            list.push(("config", format!("left out, so the family's default: {defaults}")));
+        }
+        list.into_iter().map(|(topic, value)| Assumption { topic, value }).collect()
+    }
+
+    /// What the figures leave out.
+    pub fn not_counted(&self) -> Vec<&'static str> {
+        vec![
+            "what kernels allocate inside themselves (attention and softmax backward, cuBLAS workspaces): device figures are \
+             the op-level ones and the batch",
+            "what the caching allocator reserves beyond what it hands out (fragmentation, whole segments)",
+        ]
+    }
+
+    fn model(&self) -> String {
+        let family = FAMILIES.iter().find(|family| family.model_type == self.architecture.model_type);
+        let modules = family.map_or("", |family| family.modules);
+        format!("transformers 5.24 modules ({modules}) on torch 2.15, every parameter trained")
+    }
+
+    fn batch(&self) -> String {
+        let (batch, length) = (self.options.micro_batch_size, self.seq_len);
+        let limit = self.architecture.max_position_embeddings;
+        let sequences = if batch == 1 { "sequence" } else { "sequences" };
+        let mut text = format!("{batch} {sequences} of {length} tokens");
+        match self.options.gradient_accumulation_steps {
+            1 => {}
+            steps => text += &format!(", {steps} micro-batches a step, all on the device from the start"),
+        }
+        if length > limit {
+            text += &format!("; longer than the model's limit of {limit}");
+        }
+        text
+    }
+
+    fn precision(&self) -> String {
+        match self.options.precision {
+            Precision::Fp32 => "fp32: weights, gradients, optimizer state and compute",
+            Precision::Bf16 => "bf16: weights, gradients, optimizer state and compute",
+            Precision::Fp16 => "fp16: weights, gradients, optimizer state and compute",
+            Precision::Bf16Mixed => {
+                "bf16-mixed: fp32 weights, gradients and optimizer state, autocast to bf16"
+            }
+        }
+        .to_owned()
+    }
+
+    fn attention(&self) -> String {
+        if self.options.attention == Attention::Eager {
+            return "eager: matmul, softmax in fp32, matmul".to_owned();
+        }
+        let Attend::Sdpa { kernel, expand_kv } = step::attend(&self.architecture, &self.options) else {
+            return String::new();
+        };
+        let expanded = if expand_kv { ", keys and values repeated for all heads" } else { "" };
+        let reached = self.architecture.window.filter(|window| self.seq_len >= window.size);
+        if let Some(window) = reached {
+            return format!(
+                "sdpa through a window of {} tokens: a mask is made, so the memory-efficient kernel with keys and values \
+                 repeated for all heads",
+                window.size
+            );
+        }
+        match kernel {
+            SdpaKernel::Flash => format!("sdpa: the flash kernel (half types, no mask, sm80 or later){expanded}"),
+            SdpaKernel::MemoryEfficient => format!("sdpa: the memory-efficient kernel{expanded}"),
+            SdpaKernel::Math => {
+                "sdpa: the math path, since no fused kernel takes grouped heads here (--expand-kv repeats them)".to_owned()
+            }
+        }
+    }
+
+    fn optimizer(&self) -> String {
+        let implementation = match self.options.optimizer_impl {
+            None => "foreach, as torch picks on CUDA",
+            Some(OptimizerImpl::Foreach) => "foreach",
+            Some(OptimizerImpl::Fused) => "fused",
+            Some(OptimizerImpl::ForLoop) => "for-loop",
+        };
+        let clip = if self.options.clip_grad_norm { ", after clip_grad_norm_" } else { "" };
+        match self.options.optimizer {
+            OptimizerKind::AdamW => format!("AdamW ({implementation}){clip}"),
+            OptimizerKind::Sgd if self.options.momentum => {
+                format!("SGD with momentum ({implementation}){clip}")
+            }
+            OptimizerKind::Sgd => format!("SGD ({implementation}){clip}"),
+        }
+    }
+
+    fn recompute(&self) -> String {
+        match self.options.recompute {
+            Recompute::None => "none: activations are kept for backward".to_owned(),
+            Recompute::Full => "full: every decoder layer is a checkpoint (use_reentrant=False)".to_owned(),
+        }
+    }
+
+    fn training_loop(&self) -> String {
+        let outputs = match self.options.hold_outputs {
+            HoldOutputs::No => "the logits go once the loss is computed",
+            HoldOutputs::Backward => "the logits stay until backward ends",
+            HoldOutputs::Step => "the logits stay until the step ends",
+        };
+        format!("{outputs}; zero_grad sets gradients to None")
+    }
+}

@@ -1,0 +1,226 @@
+//! A plan as JSON (design §5): bytes are integers, fields stand in a fixed order.
+
+use super::{PlanReport, device_peak, outside, peak};
+use crate::figures::{mib_of_difference, share};
+use peakledger_core::ByCategory;
+use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step};
+use serde::{Serialize, Serializer};
+
+#[derive(Serialize)]
+pub(super) struct PlanJson<'a> {
+    model: ModelJson<'a>,
+    assumptions: Pairs<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_step: Option<StepJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steady_step: Option<StepJson<'a>>,
+    peak: PeakJson<'a>,
+    device_peak: PlaceJson<'a>,
+    outside_bytes: u64,
+    /// What the caching allocator reserves: nothing predicts it yet.
+    reserved_bytes: Option<u64>,
+    verdict: Option<VerdictJson<'a>>,
+    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    candidates: Pairs<CandidateJson<'a>>,
+    not_counted: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct ModelJson<'a> {
+    name: &'a str,
+    model_type: &'static str,
+    parameters: u64,
+    trainable: u64,
+}
+
+#[derive(Serialize)]
+struct StepJson<'a> {
+    phases: Vec<PhaseJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct PhaseJson<'a> {
+    phase: &'a str,
+    micro_batch: Option<u32>,
+    peak_bytes: u64,
+    end_bytes: u64,
+    by_category: Pairs<u64>,
+    device_peak_bytes: u64,
+    module: &'a str,
+    op: &'static str,
+}
+
+/// Where a peak stands.
+#[derive(Serialize)]
+struct PlaceJson<'a> {
+    step: &'static str,
+    phase: &'a str,
+    micro_batch: Option<u32>,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct PeakJson<'a> {
+    step: &'static str,
+    phase: &'a str,
+    micro_batch: Option<u32>,
+    module: &'a str,
+    op: &'static str,
+    bytes: u64,
+    by_category: Pairs<u64>,
+    contributors: Vec<ContributorJson>,
+}
+
+#[derive(Serialize)]
+struct ContributorJson {
+    name: String,
+    category: &'static str,
+    detail: Option<&'static str>,
+    bytes: u64,
+    size_mb: f64,
+    share: f64,
+    count: u32,
+}
+
+#[derive(Serialize)]
+struct VerdictJson<'a> {
+    gpu: &'a str,
+    capacity_bytes: u64,
+    fits: bool,
+    headroom_bytes: i128,
+    needed_bytes: u64,
+    /// What stands against the capacity.
+    compared: &'static str,
+    source: &'a str,
+}
+
+#[derive(Serialize)]
+struct CandidateJson<'a> {
+    #[serde(flatten)]
+    place: PlaceJson<'a>,
+    device_peak_bytes: u64,
+    by_category: Pairs<u64>,
+    memory_saving_bytes: i128,
+    memory_saving_mb: f64,
+}
+
+/// An object with its entries in the order given.
+struct Pairs<T>(Vec<(String, T)>);
+
+impl<T> Pairs<T> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T: Serialize> Serialize for Pairs<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+impl<'a> PlanJson<'a> {
+    pub(super) fn of(report: &'a PlanReport<'a>) -> PlanJson<'a> {
+        let plan = report.plan;
+        let shown = |step| report.step.is_none_or(|only| only == step);
+        let step = |step| {
+            shown(step).then(|| StepJson { phases: plan.step(step).phases.iter().map(phase).collect() })
+        };
+        let assumptions = plan.assumptions().into_iter();
+        PlanJson {
+            model: ModelJson {
+                name: report.name,
+                model_type: plan.architecture.model_type,
+                parameters: plan.parameters,
+                trainable: plan.trainable,
+            },
+            assumptions: Pairs(assumptions.map(|a| (a.topic.to_owned(), a.value)).collect()),
+            first_step: step(Step::First),
+            steady_step: step(Step::Steady),
+            peak: peak_json(plan, report.peak()),
+            device_peak: place(device_peak(plan, report.step), |phase| phase.device_peak.get()),
+            outside_bytes: outside(report.card).get(),
+            reserved_bytes: None,
+            verdict: verdict(report),
+            candidates: Pairs(candidates(report)),
+            not_counted: plan.not_counted(),
+        }
+    }
+}
+
+fn phase(phase: &PlannedPhase) -> PhaseJson<'_> {
+    PhaseJson {
+        phase: phase.phase.as_str(),
+        micro_batch: phase.micro_batch,
+        peak_bytes: phase.peak.get(),
+        end_bytes: phase.end.get(),
+        by_category: by_category(&phase.by_category),
+        device_peak_bytes: phase.device_peak.get(),
+        module: &phase.module,
+        op: phase.op,
+    }
+}
+
+fn by_category(sums: &ByCategory) -> Pairs<u64> {
+    Pairs(sums.iter().map(|(category, bytes)| (category.as_str().to_owned(), bytes.get())).collect())
+}
+
+fn place<'a>(at: At<'a>, bytes: impl Fn(&PlannedPhase) -> u64) -> PlaceJson<'a> {
+    PlaceJson {
+        step: at.step.step.as_str(),
+        phase: at.phase.phase.as_str(),
+        micro_batch: at.phase.micro_batch,
+        bytes: bytes(at.phase),
+    }
+}
+
+fn peak_json<'a>(plan: &Plan, at: At<'a>) -> PeakJson<'a> {
+    let total = at.phase.peak;
+    let contributor = |c: Contributor| ContributorJson {
+        name: c.name,
+        category: c.category.as_str(),
+        detail: c.detail.map(|detail| detail.as_str()),
+        bytes: c.bytes.get(),
+        size_mb: c.bytes.mib(),
+        share: share(c.bytes, total),
+        count: c.count,
+    };
+    PeakJson {
+        step: at.step.step.as_str(),
+        phase: at.phase.phase.as_str(),
+        micro_batch: at.phase.micro_batch,
+        module: &at.phase.module,
+        op: at.phase.op,
+        bytes: total.get(),
+        by_category: by_category(&at.phase.by_category),
+        contributors: plan.contributors_at(at).into_iter().map(contributor).collect(),
+    }
+}
+
+fn verdict<'a>(report: &'a PlanReport<'a>) -> Option<VerdictJson<'a>> {
+    let (card, verdict) = (report.card?, report.verdict()?);
+    Some(VerdictJson {
+        gpu: &card.name,
+        capacity_bytes: verdict.capacity.get(),
+        fits: verdict.fits(),
+        headroom_bytes: verdict.headroom(),
+        needed_bytes: verdict.needed.get(),
+        compared: "device_peak + outside",
+        source: &card.source,
+    })
+}
+
+fn candidates<'a>(report: &'a PlanReport<'a>) -> Vec<(String, CandidateJson<'a>)> {
+    let candidate = |((name, plan), saving): (&'a (String, Plan), i128)| {
+        let at = peak(plan, report.step);
+        let value = CandidateJson {
+            place: place(at, |phase| phase.peak.get()),
+            device_peak_bytes: device_peak(plan, report.step).phase.device_peak.get(),
+            by_category: by_category(&at.phase.by_category),
+            memory_saving_bytes: saving,
+            memory_saving_mb: mib_of_difference(saving),
+        };
+        (name.clone(), value)
+    };
+    report.candidates.iter().zip(report.savings()).map(candidate).collect()
+}

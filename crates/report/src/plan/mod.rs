@@ -1,0 +1,377 @@
+//! The report of `plan`: what was assumed, each phase of the step, where the peak is and who forms it, whether it fits, and
+//! what is not counted.
+
+mod json;
+mod rows;
+
+use crate::figures::{percent, signed};
+use crate::table::{Cell, Column, Table, entry, prose};
+use crate::{Look, Report, csv_table, markdown, write_json};
+use anstyle::Style;
+use peakledger_core::{ByCategory, Bytes, Category};
+use peakledger_plan::catalogue::{CUDA_CONTEXT, Card};
+use peakledger_plan::{At, Contributor, Plan, Step, StepPlan};
+use rows::phase_rows;
+use std::io;
+
+/// A planned step, the card it is to run on, and other ways to run it.
+#[derive(Debug)]
+pub struct PlanReport<'a> {
+    /// What the user calls the model.
+    pub name: &'a str,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The steps to show; nothing for both.
+    pub step: Option<Step>,
+    /// The card.
+    pub card: Option<&'a Card>,
+    /// Plans with other options, by name.
+    pub candidates: &'a [(String, Plan)],
+}
+
+/// Whether a plan fits a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What the process takes: the device-level peak and what lies outside the allocator.
+    pub needed: Bytes,
+    /// What torch reports as the card's memory.
+    pub capacity: Bytes,
+}
+
+impl Verdict {
+    /// The verdict on a plan for a card.
+    pub fn of(plan: &Plan, card: &Card, step: Option<Step>) -> Verdict {
+        let needed = device_peak(plan, step).phase.device_peak;
+        let outside = outside(Some(card));
+        Verdict { needed: needed.checked_add(outside).unwrap_or(Bytes::new(u64::MAX)), capacity: card.total }
+    }
+
+    /// Whether it fits.
+    pub fn fits(&self) -> bool {
+        self.needed <= self.capacity
+    }
+
+    /// What is left, negative where it does not fit.
+    pub fn headroom(&self) -> i128 {
+        self.capacity.minus(self.needed)
+    }
+}
+
+/// What a process takes outside the allocator: the CUDA context.
+fn outside(card: Option<&Card>) -> Bytes {
+    card.and_then(|card| card.context).unwrap_or(CUDA_CONTEXT)
+}
+
+fn peak(plan: &Plan, step: Option<Step>) -> At<'_> {
+    step.map_or_else(|| plan.peak(), |step| plan.step(step).peak())
+}
+
+fn device_peak(plan: &Plan, step: Option<Step>) -> At<'_> {
+    step.map_or_else(|| plan.device_peak(), |step| plan.step(step).device_peak())
+}
+
+impl PlanReport<'_> {
+    fn peak(&self) -> At<'_> {
+        peak(self.plan, self.step)
+    }
+
+    fn steps(&self) -> Vec<&StepPlan> {
+        match self.step {
+            Some(step) => vec![self.plan.step(step)],
+            None => vec![&self.plan.first, &self.plan.steady],
+        }
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        self.card.map(|card| Verdict::of(self.plan, card, self.step))
+    }
+
+    /// `in backward of the steady step`.
+    fn whereabouts(&self, at: At<'_>) -> String {
+        let phase = rows::id(at.phase, self.plan.options.gradient_accumulation_steps > 1);
+        format!("in {phase} of the {} step", at.step.step.as_str())
+    }
+
+    /// `at lm_head: mm`.
+    fn op(at: At<'_>) -> String {
+        match at.phase.module.as_str() {
+            "" => format!("at {}", at.phase.op),
+            module => format!("at {module}: {}", at.phase.op),
+        }
+    }
+
+    /// The verdict in a sentence.
+    fn verdict_line(&self) -> Option<String> {
+        let (card, verdict) = (self.card?, self.verdict()?);
+        let (device, context) = (device_peak(self.plan, self.step).phase.device_peak, outside(Some(card)));
+        let answer = match verdict.headroom() {
+            headroom if headroom < 0 => format!("does not fit: {} short", signed(-headroom)),
+            headroom => format!("fits: {} to spare", signed(headroom)),
+        };
+        let name = card.full_name.as_deref().unwrap_or(&card.name);
+        Some(format!(
+            "{answer} on {name} ({device} at the device peak and {context} of CUDA context, of {})",
+            card.total
+        ))
+    }
+
+    fn device_line(&self) -> String {
+        let at = device_peak(self.plan, self.step);
+        format!("device peak {} with the batch, {}", at.phase.device_peak, self.whereabouts(at))
+    }
+}
+
+impl Report for PlanReport<'_> {
+    fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let peak = self.peak();
+        let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
+        text(out, look.bold(), &format!("peak {} {}", peak.phase.peak, self.whereabouts(peak)))?;
+        text(out, Style::new(), &Self::op(peak))?;
+        if let (Some(line), Some(verdict)) = (self.verdict_line(), self.verdict()) {
+            text(out, look.saving(if verdict.fits() { 1 } else { -1 }), &line)?;
+        }
+        let parameters = grouped(self.plan.parameters);
+        text(out, look.faint(), &format!("{}: {parameters} parameters", look.name(self.name)))?;
+        writeln!(out)?;
+        self.assumed(out, look)?;
+        writeln!(out)?;
+        self.phases(look).write(out, look)?;
+        writeln!(out)?;
+        text(out, look.bold(), "at the peak")?;
+        self.contributors(out, look)?;
+        if !self.candidates.is_empty() {
+            writeln!(out)?;
+            text(out, look.bold(), "candidates")?;
+            self.candidate_table(look).write(out, look)?;
+        }
+        writeln!(out)?;
+        text(out, look.faint(), &self.device_line())?;
+        for line in self.plan.not_counted() {
+            entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        write_json(out, &json::PlanJson::of(self))
+    }
+
+    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut titles = vec!["step", "phase", "micro_batch", "peak_bytes", "end_bytes", "device_peak_bytes"];
+        titles.extend(Category::ALL.map(Category::as_str));
+        titles.extend(["is_peak", "module", "op"]);
+        let peak = self.peak().phase;
+        let rows = self.steps().into_iter().flat_map(|step| {
+            step.phases.iter().map(move |phase| {
+                let mut row = vec![
+                    step.step.as_str().to_owned(),
+                    phase.phase.to_string(),
+                    phase.micro_batch.map(|i| i.to_string()).unwrap_or_default(),
+                    phase.peak.get().to_string(),
+                    phase.end.get().to_string(),
+                    phase.device_peak.get().to_string(),
+                ];
+                row.extend(Category::ALL.map(|c| phase.by_category.get(c).get().to_string()));
+                let is_peak = std::ptr::eq(phase, peak);
+                row.extend([is_peak.to_string(), phase.module.clone(), phase.op.to_owned()]);
+                row
+            })
+        });
+        csv_table::write(out, &titles, rows)
+    }
+
+    fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let peak = self.peak();
+        writeln!(out, "**Peak {} {}**, {}\n", peak.phase.peak, self.whereabouts(peak), Self::op(peak))?;
+        if let Some(line) = self.verdict_line() {
+            writeln!(out, "{}\n", markdown::escaped(&line))?;
+        }
+        let assumed = self.plan.assumptions().into_iter();
+        let rows: Vec<Vec<String>> =
+            assumed.map(|a| vec![a.topic.to_owned(), markdown::escaped(&a.value)]).collect();
+        markdown::table(out, &["assumed", ""], &rows)?;
+        writeln!(out)?;
+        let mut titles = vec!["phase"];
+        titles.extend(self.steps().iter().map(|step| step.step.as_str()));
+        let rows: Vec<Vec<String>> = phase_rows(self.plan)
+            .into_iter()
+            .map(|row| {
+                let mut cells = vec![row.name.clone()];
+                cells.extend(
+                    self.steps()
+                        .iter()
+                        .map(|step| row.phase(step).map(|p| p.peak.to_string()).unwrap_or_default()),
+                );
+                cells
+            })
+            .collect();
+        markdown::table(out, &titles, &rows)?;
+        writeln!(out, "\nAt the peak:\n")?;
+        let contributors = self.plan.contributors_at(peak);
+        let shown = look.shown(contributors.len());
+        let row = |c: &Contributor| {
+            vec![
+                c.name.clone(),
+                c.category.to_string(),
+                c.bytes.to_string(),
+                percent(c.bytes, peak.phase.peak),
+            ]
+        };
+        let rows: Vec<Vec<String>> = contributors.iter().take(shown).map(row).collect();
+        markdown::table(out, &["who", "category", "size", "share"], &rows)?;
+        if let Some(more) = more(&contributors, shown) {
+            writeln!(out, "\n{more}")?;
+        }
+        if !self.candidates.is_empty() {
+            writeln!(out)?;
+            let rows: Vec<Vec<String>> = self.candidate_rows().into_iter().map(|row| row.to_vec()).collect();
+            markdown::table(out, &["candidate", "peak", "saves", "in", "most moved"], &rows)?;
+        }
+        writeln!(out, "\n{}", self.device_line())?;
+        for line in self.plan.not_counted() {
+            writeln!(out, "Not counted: {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl PlanReport<'_> {
+    fn assumed(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        for assumption in self.plan.assumptions() {
+            let label = format!("{:<11}", assumption.topic);
+            entry(out, look, look.faint(), &label, &look.text(&assumption.value))?;
+        }
+        Ok(())
+    }
+
+    /// The phases with the peaks of both steps side by side; the bar is the step's that holds the peak.
+    fn phases(&self, look: &Look) -> Table {
+        let peak = self.peak();
+        let steps = self.steps();
+        let mut columns = vec![Column::left(""), Column::left("phase").cut()];
+        for step in &steps {
+            let column = Column::right(if step.step == Step::First { "first step" } else { "steady step" });
+            let held = step.step == peak.step.step;
+            columns.push(if held { column } else { column.optional() });
+        }
+        columns.push(Column::bar(peak.phase.peak.get()));
+        let mut table = Table::new(columns);
+        for row in phase_rows(self.plan) {
+            let at_peak = row.covers(peak);
+            let style = if at_peak { look.bold() } else { Style::new() };
+            let mut cells = vec![
+                Cell::styled(if at_peak { look.marker() } else { "" }, style),
+                Cell::styled(look.text(&row.name), style),
+            ];
+            for step in &steps {
+                let total = row.phase(step).map(|phase| phase.peak.to_string()).unwrap_or_default();
+                let style = if step.step == peak.step.step { style } else { look.faint() };
+                cells.push(Cell::styled(total, style));
+            }
+            let held = row.phase(peak.step).map(|phase| phase.by_category).unwrap_or_default();
+            cells.push(Cell::Bar(parts(&held, look)));
+            table.row(cells);
+        }
+        table
+    }
+
+    fn contributors(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let peak = self.peak();
+        let contributors = self.plan.contributors_at(peak);
+        let shown = look.shown(contributors.len());
+        let mut table = Table::new(vec![
+            Column::left("").cut(),
+            Column::right(""),
+            Column::right("").optional(),
+            Column::bar(peak.phase.peak.get()),
+        ]);
+        for contributor in contributors.iter().take(shown) {
+            let style = look.category(contributor.category);
+            table.row(vec![
+                Cell::plain(look.text(&contributor.name)),
+                Cell::plain(contributor.bytes.to_string()),
+                Cell::plain(percent(contributor.bytes, peak.phase.peak)),
+                Cell::Bar(vec![(contributor.bytes.get(), style)]),
+            ]);
+        }
+        table.write(out, look)?;
+        match more(&contributors, shown) {
+            Some(more) => writeln!(out, "{more}"),
+            None => Ok(()),
+        }
+    }
+
+    fn candidate_table(&self, look: &Look) -> Table {
+        let mut table = Table::new(vec![
+            Column::left("").cut(),
+            Column::right("peak"),
+            Column::right("saves"),
+            Column::left("in").optional(),
+            Column::left("most moved").optional(),
+        ]);
+        for ([name, peak, saves, whereabouts, moved], saving) in
+            self.candidate_rows().into_iter().zip(self.savings())
+        {
+            table.row(vec![
+                Cell::plain(look.name(&name)),
+                Cell::plain(peak),
+                Cell::styled(saves, look.saving(saving)),
+                Cell::plain(whereabouts),
+                Cell::plain(look.text(&moved)),
+            ]);
+        }
+        table
+    }
+
+    fn savings(&self) -> impl Iterator<Item = i128> + '_ {
+        let before = self.peak().phase.peak;
+        self.candidates.iter().map(move |(_, plan)| before.minus(peak(plan, self.step).phase.peak))
+    }
+
+    fn candidate_rows(&self) -> Vec<[String; 5]> {
+        let before = self.peak();
+        let row = |((name, plan), saving): (&(String, Plan), i128)| {
+            let after = peak(plan, self.step);
+            let phase = format!("{}, {}", after.phase.phase, after.step.step.as_str());
+            let moved = most_moved(&before.phase.by_category, &after.phase.by_category);
+            [name.clone(), after.phase.peak.to_string(), signed(saving), phase, moved]
+        };
+        self.candidates.iter().zip(self.savings()).map(row).collect()
+    }
+}
+
+/// The category whose part in the peak changed most: `activation -21.50 GiB`.
+fn most_moved(before: &ByCategory, after: &ByCategory) -> String {
+    let changes = Category::ALL.map(|c| (c, after.get(c).minus(before.get(c))));
+    match changes.into_iter().max_by_key(|(c, change)| (change.unsigned_abs(), std::cmp::Reverse(*c))) {
+        Some((category, change)) if change != 0 => {
+            let sign = if change > 0 { "+" } else { "" };
+            format!("{category} {sign}{}", signed(change))
+        }
+        _ => String::new(),
+    }
+}
+
+fn parts(by_category: &ByCategory, look: &Look) -> Vec<(u64, Style)> {
+    by_category.iter().map(|(category, bytes)| (bytes.get(), look.category(category))).collect()
+}
+
+/// What is said of the contributors that are not listed.
+fn more(contributors: &[Contributor], shown: usize) -> Option<String> {
+    let rest = contributors.get(shown..).filter(|rest| !rest.is_empty())?;
+    let bytes = rest.iter().map(|c| c.bytes.get()).sum(); // part of a total that fits
+    Some(format!("and {} more, {}", rest.len(), Bytes::new(bytes)))
+}
+
+/// A number with a comma every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
