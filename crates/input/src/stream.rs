@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// How much is read at once.
-const BLOCK: usize = 1 << 20;
+const BLOCK: usize = 1 << 18;
 /// More threads than this wait for the file and not for each other.
 const MOST_THREADS: usize = 8;
 
