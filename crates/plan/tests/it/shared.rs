@@ -5,25 +5,42 @@ use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
 use peakledger_plan::{Plan, plan};
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// The folder of the full tables. Says so where there is none.
-pub fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     let root = std::env::var_os("PEAKLEDGER_SHARED").map(PathBuf::from);
     let root = root.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")));
     let tables = root.join("data/planner");
     if tables.is_dir() {
         return Some(tables);
     }
-    println!(
-        "SKIPPED: no full truth tables at {}; the project's own small table still runs",
+    say(&format!(
+        "SKIPPED: no full truth tables at {}; the project's own table still runs",
         tables.display()
-    );
+    ));
     None
 }
 
+/// Says a line aloud: the test runner keeps what is printed to itself.
+pub(crate) fn say(line: &str) {
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+/// Says what was left out, by reason.
+pub(crate) fn say_skipped(of: &str, planned: usize, reasons: &BTreeMap<String, usize>) {
+    let skipped: usize = reasons.values().sum();
+    if skipped > 0 {
+        let reasons: Vec<String> =
+            reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        say(&format!("{of}: {planned} compared, SKIPPED {skipped} not planned yet ({})", reasons.join(", ")));
+    }
+}
+
 /// The plan of an oracle job, or why it is none that this version plans.
-pub fn plan_of(job: &Value) -> Result<Plan, String> {
+pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
     let family = job["config"]["model_type"].as_str().unwrap_or_default();
     if !["llama", "mistral", "qwen2"].contains(&family) {
         return Err(format!("family {family}"));
