@@ -265,6 +265,16 @@ mod tests {
     }
 
     #[test]
+    fn each_failure_of_the_system_has_its_own_sentence() {
+        let said = |kind: io::ErrorKind| cannot_open(Path::new("x"), "x", &kind.into()).to_string();
+        assert!(
+            said(io::ErrorKind::PermissionDenied).starts_with("error: x: no permission to read it\n  help: ")
+        );
+        assert!(said(io::ErrorKind::NotFound).starts_with("error: x: no such file\n  help: "));
+        assert!(said(io::ErrorKind::Other).starts_with("error: x: cannot be read: "));
+    }
+
+    #[test]
     fn each_kind_of_path_has_its_own_sentence() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("big.json");

@@ -284,6 +284,29 @@ mod tests {
     }
 
     #[test]
+    fn colours_are_there_only_where_they_are_wanted() {
+        let draw = |color: bool| {
+            let look = Look { color, width: 30, ..Look::default() };
+            let mut table =
+                Table::new(vec![Column::left("").cut(), Column::bar(4), Column::right("").optional()]);
+            let green = look.saving(1);
+            table.row(vec![
+                Cell::styled("name", green),
+                Cell::Bar(vec![(1, green), (1, look.bold())]),
+                Cell::plain("7"),
+            ]);
+            let mut out = Vec::new();
+            table.write(&mut out, &look).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let (plain, color) = (draw(false), draw(true));
+        assert_eq!(plain, "name ███████████▌            7\n");
+        assert!(color.contains("\u{1b}[32mname\u{1b}[0m"), "{color:?}");
+        let stripped = color.replace("\u{1b}[32m", "").replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
+        assert_eq!(stripped, plain, "colours change no column");
+    }
+
+    #[test]
     fn names_are_cut_in_the_middle_by_display_width() {
         let look = Look::default();
         assert_eq!(clip("model.layers.0.mlp", 9, &look), "mode….mlp");
