@@ -1,0 +1,98 @@
+//! `cargo bench -p peakledger-cli --bench plan`: a plan in process and as a whole process, how it grows with layers,
+//! micro-batches and sequence, and, where torch is there, what its own op-level tracker takes for the same step.
+//!
+//! Set `PEAKLEDGER_TORCH_PYTHON` to a python with torch and transformers for the last part.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::cast_precision_loss)] // a benchmark prints, and may stop
+
+use peakledger_plan::catalogue::open_model;
+use peakledger_plan::config::Architecture;
+use peakledger_plan::options::{Options, Precision};
+use peakledger_plan::plan;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn main() {
+    let llama = open_model("llama-3.1-8b").unwrap();
+    let options = Options { precision: Precision::Bf16, ..Options::default() };
+    let run = |source: &peakledger_input::Source, options: &Options| {
+        let planned = plan(Architecture::read(source).unwrap(), options.clone()).unwrap();
+        std::hint::black_box(planned.contributors());
+    };
+
+    println!("llama-3.1-8b, config to answer");
+    println!("  in process       {:>9.2?}", best(200, || run(&llama.config, &options)));
+    let mixed = Options { precision: Precision::Bf16Mixed, ..options.clone() };
+    println!("  the same, mixed  {:>9.2?}", best(200, || run(&llama.config, &mixed)));
+    println!("  whole process    {:>9.2?}", best(20, || whole_process(&["plan", "llama-3.1-8b"])));
+
+    println!("growth");
+    for layers in [8, 16, 32, 64, 128] {
+        let config = with_layers(llama.config.text(), layers);
+        grow("layers", layers, best(50, || run(&config, &options)));
+    }
+    for micro_batches in [1, 2, 4, 8, 16] {
+        let options = Options { gradient_accumulation_steps: micro_batches, ..options.clone() };
+        grow("micro-batches", micro_batches, best(50, || run(&llama.config, &options)));
+    }
+    for length in [2_048, 16_384, 131_072] {
+        let options = Options { seq_len: Some(u64::from(length)), ..options.clone() };
+        grow("tokens", length, best(50, || run(&llama.config, &options)));
+    }
+    beside_the_tracker(llama.config.text());
+}
+
+fn grow(what: &str, amount: u32, time: Duration) {
+    let each = time / amount;
+    println!("  {amount:>7} {what:<14} {time:>9.2?}  {each:>9.2?} each");
+}
+
+/// Torch's tracker on four layers of the model (all 32 take minutes), beside ours on the same.
+fn beside_the_tracker(config: &str) {
+    let Some(python) = std::env::var_os("PEAKLEDGER_TORCH_PYTHON") else {
+        println!(
+            "SKIPPED: torch's tracker (PEAKLEDGER_TORCH_PYTHON names no python with torch and transformers)"
+        );
+        return;
+    };
+    let config = with_layers(config, 4);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/tracker.py");
+    let said = Command::new(python).arg(script).arg(config.text()).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let said = String::from_utf8(said.stdout).unwrap();
+    let [step, process]: [f64; 2] =
+        said.split_whitespace().map(|s| s.parse().unwrap()).collect::<Vec<_>>().try_into().unwrap();
+    let options = Options { precision: Precision::Bf16, ..Options::default() };
+    let in_process = best(200, || {
+        std::hint::black_box(plan(Architecture::read(&config).unwrap(), options.clone()).unwrap());
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.json");
+    std::fs::write(&file, config.text()).unwrap();
+    let whole = best(20, || whole_process(&["plan", file.to_str().unwrap()]));
+    let ratio = |theirs: f64, ours: Duration| theirs / ours.as_secs_f64();
+    println!("beside torch's MemTracker, four layers, two steps");
+    println!("  the step       {step:>7.2} s / {in_process:.2?} = {:.0}×", ratio(step, in_process));
+    println!("  whole process  {process:>7.2} s / {whole:.2?} = {:.0}×", ratio(process, whole));
+}
+
+fn with_layers(config: &str, layers: u32) -> peakledger_input::Source {
+    let mut config: serde_json::Value = serde_json::from_str(config).unwrap();
+    config["num_hidden_layers"] = layers.into();
+    peakledger_input::Source::from_text("config.json", config.to_string())
+}
+
+fn whole_process(arguments: &[&str]) {
+    let run = Command::new(env!("CARGO_BIN_EXE_peakledger")).args(arguments).output().unwrap();
+    assert!(run.status.success());
+}
+
+fn best(times: u32, mut run: impl FnMut()) -> Duration {
+    let time = |_| {
+        let began = Instant::now();
+        run();
+        began.elapsed()
+    };
+    (0..times).map(time).min().unwrap()
+}
