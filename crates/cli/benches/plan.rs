@@ -3,7 +3,7 @@
 //!
 //! Set `PEAKLEDGER_TORCH_PYTHON` to a python with torch and transformers for the last part.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::cast_precision_loss)] // a benchmark prints, and may stop
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)] // a benchmark prints, and may stop
 
 use peakledger_plan::catalogue::open_model;
 use peakledger_plan::config::Architecture;
