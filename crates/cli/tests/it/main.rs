@@ -6,4 +6,5 @@ mod answers;
 mod compare;
 mod files;
 mod hostile;
+mod readme;
 mod support;
