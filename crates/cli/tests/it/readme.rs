@@ -181,13 +181,12 @@ fn the_ledger_that_is_shown_is_valid() {
 fn every_link_leads_somewhere() {
     for name in ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"] {
         let text = read(name);
-        let headings: Vec<String> =
-            text.lines().filter(|line| line.starts_with('#')).map(|line| anchor(line)).collect();
+        let headings: Vec<String> = text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(to, _)| to);
         for target in targets.filter(|to| !to.starts_with("https://")) {
             match target.strip_prefix('#') {
                 Some(heading) => {
-                    assert!(headings.iter().any(|h| h == heading), "{name}: no heading {target}")
+                    assert!(headings.iter().any(|h| h == heading), "{name}: no heading {target}");
                 }
                 None => assert!(repository().join(target).exists(), "{name}: no file {target}"),
             }
