@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::torch::{Tensor, ops};
 
-/// The model families known, by `model_type`. A new family is one entry here and its modules in [`crate::model`].
+/// The model families known, by `model_type`. A new family is one entry here and its modules in `crate::model`.
 pub const FAMILIES: [Family; 3] = [
     Family {
         model_type: "llama",
