@@ -161,3 +161,11 @@ pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, Step
         }
     }
 }
+
+/// What is wrong with the step of a candidate, said of the candidate.
+pub(crate) fn of_candidate(name: &str, problem: &Problem) -> Problem {
+    let said = problem.to_string();
+    let said = said.strip_prefix("error: ").unwrap_or(&said);
+    let (cause, mend) = said.split_once("\n  help: ").unwrap_or((said, "check its options"));
+    Problem::in_option("--candidate", format!("{}: {cause}", peakledger_input::quoted(name))).mend(mend)
+}

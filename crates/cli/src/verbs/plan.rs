@@ -3,7 +3,7 @@
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs};
 use crate::output;
-use crate::step_args::{StepArgs, candidate};
+use crate::step_args::{StepArgs, candidate, of_candidate};
 use clap::ValueEnum;
 use peakledger_core::document::Document;
 use peakledger_input::Problem;
@@ -67,7 +67,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             let cause = format!("two candidates are named {}", peakledger_input::quoted(&name));
             return Err(Problem::in_option("--candidate", cause).mend("give each a name of its own"));
         }
-        candidates.push((name, run(&step)?));
+        let planned = run(&step).map_err(|problem| of_candidate(&name, &problem))?;
+        candidates.push((name, planned));
     }
     let step = match args.shown {
         StepArg::First => Some(Step::First),
