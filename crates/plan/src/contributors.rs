@@ -140,7 +140,7 @@ impl Place {
                     place.layer = Some(layer);
                     return place;
                 }
-                ModuleName::Word("" | "model") => {}
+                ModuleName::Word("" | "model" | "gpt_neox" | "transformer") => {}
                 ModuleName::Word(word) => place.part = word,
             }
             here = module.parent;
@@ -183,10 +183,16 @@ fn name(kind: Kind, layers: Option<(u32, u32)>, detail: Option<Detail>) -> Strin
 /// A module's name in a word that people use.
 fn part_name(part: &'static str) -> &'static str {
     match part {
-        "self_attn" => "attention",
-        "input_layernorm" | "post_attention_layernorm" => "norms",
-        "embed_tokens" => "embedding",
-        "norm" => "final norm",
+        "self_attn" | "attention" | "attn" => "attention",
+        "input_layernorm"
+        | "post_attention_layernorm"
+        | "pre_feedforward_layernorm"
+        | "post_feedforward_layernorm"
+        | "ln_1"
+        | "ln_2" => "norms",
+        "embed_tokens" | "embed_in" | "wte" => "embedding",
+        "wpe" => "positions",
+        "norm" | "final_layer_norm" | "ln_f" => "final norm",
         "lm_head" => "head",
         "rotary_emb" => "rotary tables",
         "" => "residual stream",

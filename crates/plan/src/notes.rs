@@ -1,7 +1,7 @@
 //! What a plan takes for granted and what it leaves out, in words: every figure stands on these.
 
 use crate::config::FAMILIES;
-use crate::model::decoder::Attend;
+use crate::model::Attend;
 use crate::options::{Attention, HoldOutputs, OptimizerImpl, OptimizerKind, Precision, Recompute};
 use crate::plan::Plan;
 use crate::step;
@@ -52,7 +52,7 @@ impl Plan {
 
     fn batch(&self) -> String {
         let (batch, length) = (self.options.micro_batch_size, self.seq_len);
-        let limit = self.architecture.max_position_embeddings;
+        let limit = self.architecture.shape.max_position_embeddings;
         let sequences = if batch == 1 { "sequence" } else { "sequences" };
         let mut text = format!("{batch} {sequences} of {length} tokens");
         match self.options.gradient_accumulation_steps {
@@ -82,11 +82,11 @@ impl Plan {
             return "eager: matmul, softmax in fp32, matmul".to_owned();
         }
         let Attend::Sdpa { kernel, expand_kv } = step::attend(&self.architecture, &self.options) else {
-            return String::new();
+            return "eager: the family's scores are capped, which no fused kernel does".to_owned();
         };
         let expanded = if expand_kv { ", keys and values repeated for all heads" } else { "" };
-        let reached = self.architecture.window.filter(|window| self.seq_len >= window.size);
-        if let Some(window) = reached {
+        let window = self.architecture.shape.window.as_ref();
+        if let Some(window) = window.filter(|window| self.seq_len >= window.size) {
             return format!(
                 "sdpa through a window of {} tokens: a mask is made, so the memory-efficient kernel with keys and values \
                  repeated for all heads",

@@ -94,8 +94,8 @@ pub struct At<'a> {
 /// # Errors
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
-    let seq_len = options.seq_len.unwrap_or_else(|| architecture.max_position_embeddings.min(2048));
-    options.check(seq_len, architecture.num_hidden_layers)?;
+    let seq_len = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
+    options.check(seq_len, architecture.shape.num_hidden_layers)?;
     let (tape, parameters) = step::run(&architecture, &options, seq_len);
     let too_big = || {
         Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")

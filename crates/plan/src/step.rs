@@ -4,8 +4,7 @@
 //! makes in its update and they begin with.
 
 use crate::config::Architecture;
-use crate::model::CausalLm;
-use crate::model::decoder::Attend;
+use crate::model::{Attend, Model, Run, causal_lm_loss};
 use crate::nn::{Builder, Parameter};
 use crate::optim::{Optimizer, clip_grad_norm};
 use crate::options::{Attention, HoldOutputs, OptimizerImpl, Options, Recompute};
@@ -18,18 +17,21 @@ use std::rc::Rc;
 
 /// Runs the first step of a model and hands back the tape, with the model's number of parameters.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape, u64) {
-    let blocks = u64::from(arch.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
+    let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
     let torch = Torch::new(usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20));
     let mut build = Builder::new(torch.clone(), options.precision.weights());
     let attend = attend(arch, options);
-    let model = CausalLm::new(&mut build, arch, attend, options.recompute == Recompute::Full);
-    let optimizer_module = build.module(build.root(), "optimizer");
+    let run = Run { attend, checkpointed: options.recompute == Recompute::Full };
+    let model = arch.blueprint.build(&mut build, &arch.shape, run);
+    let [loss_module, optimizer_module] =
+        ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = build.parameters;
     let count = count(&parameters);
     let loop_ = Loop {
         torch: torch.clone(),
         options,
         model,
+        loss_module,
         optimizer_module,
         batches: (0..options.gradient_accumulation_steps)
             .map(|i| Batch::new(&torch, options, seq_len, i))
@@ -46,7 +48,8 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape
 /// The parameters of a model, built but not run.
 pub(crate) fn parameters(arch: &Architecture) -> u64 {
     let mut build = Builder::new(Torch::new(0), Dtype::F32);
-    let _model = CausalLm::new(&mut build, arch, Attend::Eager, false);
+    let run = Run { attend: Attend::Eager, checkpointed: false };
+    let _model = arch.blueprint.build(&mut build, &arch.shape, run);
     count(&build.parameters)
 }
 
@@ -57,8 +60,8 @@ fn count(parameters: &[Parameter]) -> u64 {
 /// Which attention runs: torch picks the first kernel that can.
 pub(crate) fn attend(arch: &Architecture, options: &Options) -> Attend {
     let half = options.precision.autocast().unwrap_or(options.precision.weights()).is_half();
-    let grouped = arch.num_key_value_heads != arch.num_attention_heads;
-    let kernel = if half && !options.before_sm80 && arch.head_dim <= 256 {
+    let grouped = arch.shape.num_key_value_heads != arch.shape.num_attention_heads;
+    let kernel = if half && !options.before_sm80 && arch.shape.head_dim <= 256 {
         SdpaKernel::Flash
     } else if !grouped || options.expand_kv {
         SdpaKernel::MemoryEfficient
@@ -67,6 +70,7 @@ pub(crate) fn attend(arch: &Architecture, options: &Options) -> Attend {
     };
     match options.attention {
         Attention::Eager => Attend::Eager,
+        Attention::Sdpa if arch.shape.eager_only => Attend::Eager,
         Attention::Sdpa => Attend::Sdpa { kernel, expand_kv: options.expand_kv && grouped },
     }
 }
@@ -95,7 +99,8 @@ impl Batch {
 struct Loop<'a> {
     torch: Rc<Torch>,
     options: &'a Options,
-    model: CausalLm,
+    model: Box<dyn Model>,
+    loss_module: ModuleId,
     optimizer_module: ModuleId,
     parameters: Vec<Parameter>,
     batches: Vec<Batch>,
@@ -142,7 +147,8 @@ impl Loop<'_> {
             *held = None; // a loop that keeps its output overwrites it here
             torch.end();
             begin(Phase::Loss);
-            let loss = self.model.loss(&logits, &batch.labels, self.batches.len());
+            let loss =
+                torch.inside(self.loss_module, || causal_lm_loss(&logits, &batch.labels, self.batches.len()));
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(logits);
             torch.end();
             begin(Phase::Backward);

@@ -44,7 +44,7 @@ fn list_models() -> Result<ListReport, Problem> {
     let mut rows = Vec::new();
     for model in models() {
         let architecture = Architecture::read(&model.config())?;
-        let (parameters, limit) = (architecture.parameters(), architecture.max_position_embeddings);
+        let (parameters, limit) = (architecture.parameters(), architecture.shape.max_position_embeddings);
         rows.push(vec![
             Entry::Text(model.name),
             Entry::Number(parameters, billions(parameters)),

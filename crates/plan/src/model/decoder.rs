@@ -1,232 +1,218 @@
-//! The decoder that `llama`, `mistral` and `qwen2` share (`transformers/models/llama/modeling_llama.py` and its copies):
-//! grouped heads with rotary positions, a gated MLP, RMSNorm before each.
+//! `…ForCausalLM` with rotary positions: embedding, decoder layers, norm, head. The layers are the family's.
 
-use crate::config::{Activation, Architecture};
-use crate::nn::{Builder, Linear, RmsNorm, apply_rotary};
-use crate::torch::ops::SdpaKernel;
-use crate::torch::{ModuleId, Tensor, ops};
+use super::{Attend, Model, Run};
+use crate::config::{Shape, Window};
+use crate::nn::{Builder, Embedding, Linear, Norm, RotaryEmbedding};
+use crate::torch::checkpoint::checkpoint;
+use crate::torch::{Dtype, ModuleId, Tensor, ops};
+use peakledger_core::Detail;
+use std::rc::Rc;
 
-/// How attention is computed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Attend {
-    /// `eager_attention_forward`: matmul, softmax, matmul.
-    Eager,
-    /// `F.scaled_dot_product_attention` by that kernel, `k` and `v` repeated for all heads first where asked.
-    Sdpa { kernel: SdpaKernel, expand_kv: bool },
+/// A decoder layer of a family.
+pub(crate) trait Layer {
+    /// Hidden states in, hidden states out.
+    fn forward(&self, hidden_states: &Tensor, context: &Context) -> Tensor;
 }
 
-/// The masks of a forward pass: for layers that look at everything before them, and for those that look through a window.
-#[derive(Clone, Default)]
-pub(crate) struct Masks {
-    pub(crate) full: Option<Tensor>,
-    pub(crate) sliding: Option<Tensor>,
-}
-
-/// What every layer of a forward pass is given beside the hidden states.
+/// What a layer is given beside the hidden states, and what its checkpoint holds on to.
 #[derive(Clone)]
 pub(crate) struct Context {
+    /// Cosines and sines.
     pub(crate) position_embeddings: (Tensor, Tensor),
-    pub(crate) attention_mask: Masks,
-    /// Handed on to every layer, and so held by its checkpoint.
+    pub(crate) attention_mask: Option<Tensor>,
+    /// Handed on to every layer though none uses them.
     pub(crate) _position_ids: Tensor,
 }
 
-pub(crate) struct DecoderLayer {
-    module: ModuleId,
-    self_attn: Attention,
-    mlp: GatedMlp,
-    input_layernorm: RmsNorm,
-    post_attention_layernorm: RmsNorm,
+/// What differs between families around the layers.
+pub(crate) struct Around {
+    /// The names of the base model, its embedding and its last norm.
+    pub(crate) names: [&'static str; 3],
+    /// Whether the embedding is multiplied by a scale that lies on the device.
+    pub(crate) scaled_embedding: bool,
+    /// The chance that an element of the embedding is dropped.
+    pub(crate) embedding_dropout: f64,
+    /// The width of a head that is turned.
+    pub(crate) rotary_width: u64,
+    /// The type of the rotary tables; nothing for that of the hidden states.
+    pub(crate) rotary_dtype: Option<Dtype>,
+    /// Whether layers with a window turn by tables of their own.
+    pub(crate) own_sliding_tables: bool,
+    /// Whether logits go through `cap * tanh(logits / cap)`.
+    pub(crate) logit_softcap: bool,
 }
 
-impl DecoderLayer {
+impl Around {
+    /// As llama has it.
+    pub(crate) fn usual(shape: &Shape) -> Around {
+        Around {
+            names: ["model", "embed_tokens", "norm"],
+            scaled_embedding: false,
+            embedding_dropout: 0.0,
+            rotary_width: shape.head_dim,
+            rotary_dtype: None,
+            own_sliding_tables: false,
+            logit_softcap: false,
+        }
+    }
+}
+
+/// The model.
+pub(crate) struct Decoder {
+    model: ModuleId,
+    embed_tokens: Embedding,
+    embed_scale: Option<Tensor>,
+    layers: Vec<Rc<dyn Layer>>,
+    norm: Norm,
+    rotary: Option<RotaryEmbedding>,
+    sliding_rotary: Option<RotaryEmbedding>,
+    lm_head: Linear,
+    around: Around,
+    run: Run,
+    window: Option<Window>,
+}
+
+/// Whether a layer looks through a window.
+fn is_sliding(window: Option<&Window>, layer: usize) -> bool {
+    window.is_some_and(|window| window.layers.get(layer) == Some(&true))
+}
+
+impl Decoder {
+    /// Builds the model; `layer` builds one of its layers, `norm` its last norm.
     pub(crate) fn new(
         build: &mut Builder,
-        parent: ModuleId,
-        index: u32,
-        arch: &Architecture,
-        attend: Attend,
-    ) -> Self {
-        let module = build.indexed(parent, index);
-        DecoderLayer {
-            module,
-            self_attn: Attention::new(
-                build,
-                module,
-                arch,
-                attend,
-                arch.window.is_some_and(|w| index >= w.first_layer),
-            ),
-            mlp: GatedMlp::new(build, module, arch),
-            input_layernorm: RmsNorm::new(build, module, "input_layernorm", arch.hidden_size),
-            post_attention_layernorm: RmsNorm::new(
-                build,
-                module,
-                "post_attention_layernorm",
-                arch.hidden_size,
-            ),
-        }
-    }
-
-    pub(crate) fn forward(&self, input: &Tensor, context: &Context) -> Tensor {
-        input.torch().inside(self.module, || {
-            let mut hidden_states = self.input_layernorm.forward(input);
-            let _attention_weights;
-            (hidden_states, _attention_weights) = self.self_attn.forward(&hidden_states, context);
-            hidden_states = ops::add(input, &hidden_states);
-
-            let residual = hidden_states.clone();
-            hidden_states = self.post_attention_layernorm.forward(&hidden_states);
-            hidden_states = self.mlp.forward(&hidden_states);
-            ops::add(&residual, &hidden_states)
-        })
-    }
-}
-
-struct Attention {
-    module: ModuleId,
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    head_dim: u64,
-    groups: u64,
-    dropout: f64,
-    attend: Attend,
-    windowed: bool,
-}
-
-impl Attention {
-    fn new(
-        build: &mut Builder,
-        parent: ModuleId,
-        arch: &Architecture,
-        attend: Attend,
-        windowed: bool,
-    ) -> Attention {
-        let module = build.module(parent, "self_attn");
-        let queries = arch.num_attention_heads.saturating_mul(arch.head_dim);
-        let keys = arch.num_key_value_heads.saturating_mul(arch.head_dim);
-        let hidden = arch.hidden_size;
-        Attention {
-            module,
-            q_proj: Linear::new(build, module, "q_proj", (hidden, queries), arch.qkv_bias),
-            k_proj: Linear::new(build, module, "k_proj", (hidden, keys), arch.qkv_bias),
-            v_proj: Linear::new(build, module, "v_proj", (hidden, keys), arch.qkv_bias),
-            o_proj: Linear::new(build, module, "o_proj", (queries, hidden), arch.o_bias),
-            head_dim: arch.head_dim,
-            groups: arch.num_attention_heads / arch.num_key_value_heads.max(1),
-            dropout: arch.attention_dropout,
-            attend,
-            windowed,
-        }
-    }
-
-    /// The attended states, and the attention weights where they are made.
-    fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
-        hidden_states.torch().inside(self.module, || {
-            let mut query = self.heads(self.q_proj.forward(hidden_states));
-            let mut key = self.heads(self.k_proj.forward(hidden_states));
-            let value = self.heads(self.v_proj.forward(hidden_states));
-            (query, key) = apply_rotary(&query, &key, &context.position_embeddings);
-
-            let masks = &context.attention_mask;
-            let mask = if self.windowed { &masks.sliding } else { &masks.full }.as_ref();
-            let (attended, weights) = match self.attend {
-                Attend::Eager => self.eager(&query, &key, &value, mask),
-                Attend::Sdpa { kernel, expand_kv } => {
-                    (self.sdpa(&query, &key, &value, mask, kernel, expand_kv), None)
-                }
-            };
-            let merged = ops::reshape(attended, &merged_heads(hidden_states, self.head_dim, &query));
-            (self.o_proj.forward(&merged), weights)
-        })
-    }
-
-    /// `[b, s, h·d]` seen as `[b, h, s, d]`.
-    fn heads(&self, projected: Tensor) -> Tensor {
-        let (batch, length) = (projected.size(0), projected.size(1));
-        let heads = projected.size(2) / self.head_dim.max(1);
-        ops::transpose(ops::reshape(projected, &[batch, length, heads, self.head_dim]), 1, 2)
-    }
-
-    fn repeat_kv(&self, states: &Tensor) -> Tensor {
-        if self.groups == 1 {
-            return states.clone();
-        }
-        let [batch, heads, length, width] = [0, 1, 2, 3].map(|dim| states.size(dim));
-        ops::reshape(
-            ops::expand_heads(states, self.groups),
-            &[batch, heads.saturating_mul(self.groups), length, width],
-        )
-    }
-
-    fn eager(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> (Tensor, Option<Tensor>) {
-        let key_states = self.repeat_kv(k);
-        let value_states = self.repeat_kv(v);
-        let mut weights = ops::mul_scalar(ops::matmul(q, ops::transpose(&key_states, 2, 3)));
-        if let Some(mask) = mask {
-            weights = ops::add(&weights, mask);
-        }
-        weights = ops::to(ops::softmax_fp32(&weights), q.dtype());
-        weights = ops::dropout(&weights, self.dropout);
-        let attended = ops::matmul(&weights, &value_states);
-        (ops::contiguous(ops::transpose(&attended, 1, 2)), Some(weights))
-    }
-
-    fn sdpa(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        mask: Option<&Tensor>,
-        kernel: SdpaKernel,
-        expand_kv: bool,
-    ) -> Tensor {
-        let (k, v) = if expand_kv || mask.is_some() {
-            (self.repeat_kv(k), self.repeat_kv(v))
+        shape: &Shape,
+        run: Run,
+        around: Around,
+        layer: impl Fn(&mut Builder, ModuleId) -> Rc<dyn Layer>,
+        norm: impl Fn(&mut Builder, ModuleId, &'static str) -> Norm,
+    ) -> Decoder {
+        let root = build.root();
+        let [base, embedding, last_norm] = around.names;
+        let model = build.module(root, base);
+        let embed_tokens = Embedding::new(build, model, embedding, [shape.vocab_size, shape.hidden_size]);
+        let embed_scale = around
+            .scaled_embedding
+            .then(|| build.buffer(embed_tokens.module, "embed_scale", &[], build.dtype));
+        let list = build.module(model, "layers");
+        let layers = (0..shape.num_hidden_layers).map(|index| {
+            let module = build.indexed(list, index);
+            layer(build, module)
+        });
+        let layers = layers.collect();
+        let norm = norm(build, model, last_norm);
+        let own_tables = around.own_sliding_tables && shape.window.is_some();
+        let all_sliding = shape.window.as_ref().is_some_and(|window| !window.layers.contains(&false));
+        let tables =
+            |build: &mut Builder, names| RotaryEmbedding::new(build, model, names, around.rotary_width);
+        let rotary = (!own_tables || !all_sliding).then(|| tables(build, ["inv_freq", "original_inv_freq"]));
+        let sliding_names = ["sliding_attention_inv_freq", "sliding_attention_original_inv_freq"];
+        let sliding_rotary = own_tables.then(|| tables(build, sliding_names));
+        let lm_head = if shape.tie_word_embeddings {
+            Linear::tied(build, root, "lm_head", &embed_tokens.weight)
         } else {
-            (k.clone(), v.clone())
+            Linear::new(build, root, "lm_head", (shape.hidden_size, shape.vocab_size), false)
         };
-        let attended = ops::scaled_dot_product_attention(q, &k, &v, mask, kernel, self.dropout);
-        ops::contiguous(ops::transpose(&attended, 1, 2))
-    }
-}
-
-fn merged_heads(hidden_states: &Tensor, head_dim: u64, query: &Tensor) -> [u64; 3] {
-    [hidden_states.size(0), hidden_states.size(1), query.size(1).saturating_mul(head_dim)]
-}
-
-struct GatedMlp {
-    module: ModuleId,
-    act_fn: ModuleId,
-    activation: Activation,
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
-}
-
-impl GatedMlp {
-    fn new(build: &mut Builder, parent: ModuleId, arch: &Architecture) -> GatedMlp {
-        let module = build.module(parent, "mlp");
-        let (hidden, inner, bias) = (arch.hidden_size, arch.intermediate_size, arch.mlp_bias);
-        GatedMlp {
-            module,
-            act_fn: build.module(module, "act_fn"),
-            activation: arch.hidden_act,
-            gate_proj: Linear::new(build, module, "gate_proj", (hidden, inner), bias),
-            up_proj: Linear::new(build, module, "up_proj", (hidden, inner), bias),
-            down_proj: Linear::new(build, module, "down_proj", (inner, hidden), bias),
+        let window = shape.window.clone();
+        Decoder {
+            model,
+            embed_tokens,
+            embed_scale,
+            layers,
+            norm,
+            rotary,
+            sliding_rotary,
+            lm_head,
+            around,
+            run,
+            window,
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let torch = x.torch();
-        torch.inside(self.module, || {
-            let gate = self.gate_proj.forward(x);
-            let gate = torch.inside(self.act_fn, move || self.activation.apply(gate));
-            let up = self.up_proj.forward(x);
-            self.down_proj.forward(ops::mul(gate, up))
+    fn decode(&self, input_ids: &Tensor) -> Tensor {
+        let torch = input_ids.torch();
+        torch.inside(self.model, || {
+            let inputs_embeds = self.embed(input_ids);
+            let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
+            let masks = Masks::new(self.run.attend, self.window.as_ref(), input_ids, inputs_embeds.dtype());
+            let mut hidden_states = ops::dropout(&inputs_embeds, self.around.embedding_dropout);
+            let dtype = self.around.rotary_dtype.unwrap_or(hidden_states.dtype());
+            let tables = |rotary: &RotaryEmbedding| rotary.forward(&position_ids, dtype);
+            let [sliding, full] =
+                [&self.sliding_rotary, &self.rotary].map(|rotary| rotary.as_ref().map(tables));
+            for (index, layer) in self.layers.iter().enumerate() {
+                let is_sliding = is_sliding(self.window.as_ref(), index);
+                let own = sliding.as_ref().filter(|_| is_sliding || full.is_none());
+                let Some(position_embeddings) = own.or(full.as_ref()).cloned() else { continue };
+                let context = Context {
+                    position_embeddings,
+                    attention_mask: masks.of(is_sliding).cloned(),
+                    _position_ids: position_ids.clone(),
+                };
+                hidden_states = if self.run.checkpointed {
+                    let layer = layer.clone();
+                    checkpoint(hidden_states.clone(), move |input| layer.forward(input, &context))
+                } else {
+                    layer.forward(&hidden_states, &context)
+                };
+            }
+            self.norm.forward(&hidden_states)
         })
+    }
+
+    fn embed(&self, input_ids: &Tensor) -> Tensor {
+        let embedded = self.embed_tokens.forward(input_ids);
+        let Some(scale) = &self.embed_scale else { return embedded };
+        embedded.torch().clone().inside(self.embed_tokens.module, || {
+            ops::mul(embedded, ops::to(scale, self.embed_tokens.weight.dtype()))
+        })
+    }
+}
+
+impl Model for Decoder {
+    fn forward(&self, input_ids: &Tensor) -> Tensor {
+        let hidden_states = self.decode(input_ids);
+        let mut logits = self.lm_head.forward(&hidden_states);
+        if self.around.logit_softcap {
+            logits = ops::div_scalar(&logits);
+            logits = ops::tanh(&logits);
+            logits = ops::mul_scalar(&logits);
+        }
+        logits.relabel(|stored| stored.detail = Some(Detail::Output));
+        logits
+    }
+}
+
+/// The masks of a forward pass (`transformers/masking_utils.py`): for layers that look at everything before them, and for
+/// those that look through a window.
+pub(crate) struct Masks {
+    full: Option<Tensor>,
+    sliding: Option<Tensor>,
+}
+
+impl Masks {
+    /// Makes the masks that are needed. sdpa goes without one where `is_causal` says the same, which it does unless the
+    /// sequence reaches the window.
+    pub(crate) fn new(attend: Attend, window: Option<&Window>, input_ids: &Tensor, dtype: Dtype) -> Masks {
+        let torch = input_ids.torch();
+        let (batch, length) = (input_ids.size(0), input_ids.size(1));
+        let mask = |windowed| match attend {
+            Attend::Eager => {
+                let allowed = ops::causal_mask(torch, batch, length, windowed);
+                Some(ops::additive_mask(&allowed, dtype, ["zeros", "scalar_tensor"]))
+            }
+            Attend::Sdpa { .. } => {
+                let reached = window.is_some_and(|window| length >= window.size);
+                (windowed && reached).then(|| ops::causal_mask(torch, batch, length, true))
+            }
+        };
+        let full = if window.is_none_or(|window| window.beside_full) { mask(false) } else { None };
+        let sliding = if window.is_some() { mask(true) } else { None };
+        Masks { full, sliding }
+    }
+
+    /// The mask of a layer.
+    pub(crate) fn of(&self, is_sliding: bool) -> Option<&Tensor> {
+        if is_sliding { self.sliding.as_ref() } else { self.full.as_ref() }
     }
 }

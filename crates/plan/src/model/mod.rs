@@ -1,8 +1,69 @@
 //! Models: what the modules of a model family do, written as the modules they mirror.
 //!
-//! A family is one file with a constructor and a forward pass, and one entry in [`build`].
+//! A family is one file with a `read` (what its config.json says) and a [`Blueprint`] (how it is built), and one entry in
+//! [`FAMILIES`]. What families share is in [`attention`], [`mlp`] and [`decoder`].
 
-mod causal_lm;
+pub(crate) mod attention;
 pub(crate) mod decoder;
+mod gemma;
+mod gpt2;
+mod gpt_neox;
+mod llama;
+mod loss;
+mod mlp;
+mod olmo2;
+mod phi3;
 
-pub(crate) use causal_lm::CausalLm;
+pub(crate) use attention::Attend;
+pub(crate) use loss::causal_lm_loss;
+
+use crate::config::{Reader, Shape};
+use crate::nn::Builder;
+use crate::torch::Tensor;
+use peakledger_input::Problem;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A model family that can be planned.
+#[derive(Debug)]
+pub struct Family {
+    /// `model_type` in config.json.
+    pub model_type: &'static str,
+    /// The transformers file whose modules are mirrored.
+    pub modules: &'static str,
+    pub(crate) read: fn(&mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem>,
+}
+
+/// The model families known.
+pub const FAMILIES: [Family; 10] = [
+    Family { model_type: "llama", modules: "modeling_llama.py", read: llama::read_llama },
+    Family { model_type: "mistral", modules: "modeling_mistral.py", read: llama::read_mistral },
+    Family { model_type: "qwen2", modules: "modeling_qwen2.py", read: llama::read_qwen2 },
+    Family { model_type: "qwen3", modules: "modeling_qwen3.py", read: llama::read_qwen3 },
+    Family { model_type: "gemma2", modules: "modeling_gemma2.py", read: gemma::read_gemma2 },
+    Family { model_type: "gemma3_text", modules: "modeling_gemma3.py", read: gemma::read_gemma3 },
+    Family { model_type: "phi3", modules: "modeling_phi3.py", read: phi3::read },
+    Family { model_type: "olmo2", modules: "modeling_olmo2.py", read: olmo2::read },
+    Family { model_type: "gpt_neox", modules: "modeling_gpt_neox.py", read: gpt_neox::read },
+    Family { model_type: "gpt2", modules: "modeling_gpt2.py", read: gpt2::read },
+];
+
+/// How a family builds its model.
+pub(crate) trait Blueprint: Debug + Send + Sync {
+    /// Places the parameters and wires the modules.
+    fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model>;
+}
+
+/// How a model is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) attend: Attend,
+    /// Whether every decoder layer is a checkpoint.
+    pub(crate) checkpointed: bool,
+}
+
+/// A causal language model.
+pub(crate) trait Model {
+    /// Logits `[b, s, vocabulary]` of ids `[b, s]`.
+    fn forward(&self, input_ids: &Tensor) -> Tensor;
+}

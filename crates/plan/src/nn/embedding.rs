@@ -5,7 +5,7 @@ use crate::torch::{ModuleId, Tensor, ops};
 
 /// A table of rows, `[vocabulary, width]`.
 pub(crate) struct Embedding {
-    module: ModuleId,
+    pub(crate) module: ModuleId,
     pub(crate) weight: Tensor,
 }
 

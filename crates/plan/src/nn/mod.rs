@@ -1,15 +1,17 @@
 //! Layers: what `torch.nn` has and the modules here are built of. Each knows its module's name, holds its parameters, and
 //! runs its ops under that name.
 
+mod conv1d;
 mod embedding;
 mod linear;
-mod rms_norm;
+mod norm;
 mod rotary;
 
+pub(crate) use conv1d::Conv1d;
 pub(crate) use embedding::Embedding;
 pub(crate) use linear::Linear;
-pub(crate) use rms_norm::RmsNorm;
-pub(crate) use rotary::{RotaryEmbedding, apply_rotary};
+pub(crate) use norm::{Norm, NormKind};
+pub(crate) use rotary::{Rejoin, RotaryEmbedding, apply_partial_rotary, apply_rotary, partial_width};
 
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::tape::{ModuleName, ParameterName, Role};
@@ -30,15 +32,14 @@ pub(crate) struct Parameter {
 /// Builds a model: names its modules and places its parameters on the device.
 pub(crate) struct Builder {
     pub(crate) torch: Rc<Torch>,
-    dtype: Dtype,
+    /// The type of the weights.
+    pub(crate) dtype: Dtype,
     pub(crate) parameters: Vec<Parameter>,
-    /// Tensors of the model that are not trained.
-    pub(crate) buffers: Vec<Tensor>,
 }
 
 impl Builder {
     pub(crate) fn new(torch: Rc<Torch>, dtype: Dtype) -> Builder {
-        Builder { torch, dtype, parameters: Vec::new(), buffers: Vec::new() }
+        Builder { torch, dtype, parameters: Vec::new() }
     }
 
     /// The model itself.
@@ -68,13 +69,11 @@ impl Builder {
         tensor
     }
 
-    /// A tensor of the model that is not trained, in fp32.
-    pub(crate) fn buffer(&mut self, module: ModuleId, name: &'static str, sizes: &[u64]) -> Tensor {
+    /// A tensor of the model that is not trained.
+    pub(crate) fn buffer(&self, module: ModuleId, name: &'static str, sizes: &[u64], dtype: Dtype) -> Tensor {
         let role = Role::Of { parameter: self.name(module, name), state: "" };
         let kind = (Category::Parameter, Some(Detail::Buffer));
-        let tensor = self.torch.place(Layout::contiguous(sizes), Dtype::F32, kind, module, role);
-        self.buffers.push(tensor.clone());
-        tensor
+        self.torch.place(Layout::contiguous(sizes), dtype, kind, module, role)
     }
 
     fn name(&self, module: ModuleId, name: &'static str) -> u32 {

@@ -7,15 +7,22 @@ use crate::torch::{Dtype, Layout, ModuleId, Tensor, ops};
 pub(crate) struct RotaryEmbedding {
     module: ModuleId,
     inv_freq: Tensor,
+    _original_inv_freq: Tensor,
 }
 
 impl RotaryEmbedding {
-    /// Tables for heads of `width`. Two fp32 buffers of half that length: the frequencies and their original.
-    pub(crate) fn new(build: &mut Builder, parent: ModuleId, width: u64) -> RotaryEmbedding {
+    /// Tables for heads of which `width` is turned. Two fp32 buffers of half that length: the frequencies and their
+    /// original.
+    pub(crate) fn new(
+        build: &mut Builder,
+        parent: ModuleId,
+        names: [&'static str; 2],
+        width: u64,
+    ) -> RotaryEmbedding {
         let module = build.module(parent, "rotary_emb");
-        let inv_freq = build.buffer(module, "inv_freq", &[width / 2]);
-        build.buffer(module, "original_inv_freq", &[width / 2]);
-        RotaryEmbedding { module, inv_freq }
+        let [inv_freq, _original_inv_freq] =
+            names.map(|name| build.buffer(module, name, &[width / 2], Dtype::F32));
+        RotaryEmbedding { module, inv_freq, _original_inv_freq }
     }
 
     /// `(cos, sin)` of `[1, s, width]` for positions `[1, s]`, in that type.
@@ -32,11 +39,60 @@ impl RotaryEmbedding {
     }
 }
 
+/// How much of a head is turned: `int(head_dim * share)`.
+#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)] // a share from 0 to 1 of a checked width
+pub(crate) fn partial_width(head_dim: u64, share: f64) -> u64 {
+    ((head_dim as f64 * share) as u64).min(head_dim)
+}
+
 /// `apply_rotary_pos_emb`: queries and keys of `[b, h, s, d]` turned.
 pub(crate) fn apply_rotary(q: &Tensor, k: &Tensor, (cos, sin): &(Tensor, Tensor)) -> (Tensor, Tensor) {
     let (cos, sin) = (ops::unsqueeze(cos, 1), ops::unsqueeze(sin, 1));
-    let turn = |x: &Tensor| ops::add(ops::mul(x, &cos), ops::mul(rotate_half(x), &sin));
-    (turn(q), turn(k))
+    (turned(q, &cos, &sin), turned(k, &cos, &sin))
+}
+
+/// When a head that is turned in part is put together again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejoin {
+    /// Queries before keys are turned (phi3).
+    EachAtOnce,
+    /// After both are turned (gpt_neox).
+    AfterBoth,
+}
+
+/// The same where the tables are narrower than a head: what is not turned is joined to it again, and so is nothing where
+/// they are as wide.
+pub(crate) fn apply_partial_rotary(
+    q: &Tensor,
+    k: &Tensor,
+    (cos, sin): &(Tensor, Tensor),
+    rejoin: Rejoin,
+) -> (Tensor, Tensor) {
+    let (cos, sin) = (ops::unsqueeze(cos, 1), ops::unsqueeze(sin, 1));
+    let parts = |x: &Tensor| {
+        let width = cos.size(-1);
+        let rest = x.size(-1).saturating_sub(width);
+        let turning = if rest == 0 { x.clone() } else { ops::slice_last(x, width) };
+        (turning, ops::slice_last(x, rest))
+    };
+    let ((q_rot, q_pass), (k_rot, k_pass)) = (parts(q), parts(k));
+    let turn = |x: &Tensor| turned(x, &cos, &sin);
+    match rejoin {
+        Rejoin::EachAtOnce => {
+            let q_embed = ops::cat_last(turn(&q_rot), &q_pass);
+            (q_embed, ops::cat_last(turn(&k_rot), &k_pass))
+        }
+        Rejoin::AfterBoth => {
+            let (mut q_embed, mut k_embed) = (turn(&q_rot), turn(&k_rot));
+            q_embed = ops::cat_last(&q_embed, &q_pass);
+            k_embed = ops::cat_last(&k_embed, &k_pass);
+            (q_embed, k_embed)
+        }
+    }
+}
+
+fn turned(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Tensor {
+    ops::add(ops::mul(x, cos), ops::mul(rotate_half(x), sin))
 }
 
 fn rotate_half(x: &Tensor) -> Tensor {

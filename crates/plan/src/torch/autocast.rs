@@ -32,6 +32,14 @@ impl Torch {
     }
 }
 
+/// The tensor as an op of the fp32 list takes it (norms, softmax).
+pub(crate) fn raised(tensor: &Tensor) -> Tensor {
+    match tensor.torch().autocast_dtype() {
+        Some(_) if tensor.dtype().is_half() => ops::to(tensor, Dtype::F32),
+        _ => tensor.clone(),
+    }
+}
+
 /// The tensor as a lower-precision op takes it (`cached_cast`).
 pub(crate) fn lowered(tensor: &Tensor) -> Tensor {
     let torch: &Rc<Torch> = tensor.torch();

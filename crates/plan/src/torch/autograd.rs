@@ -19,6 +19,9 @@ pub(crate) type Grads = SmallVec<[Option<Tensor>; 2]>;
 /// A backward formula: the gradient of the output in, gradients of the inputs out.
 type Formula = Box<dyn Fn(&Tensor) -> Grads>;
 
+/// The same for an op with several outputs.
+type Join = Box<dyn Fn(&[Option<Tensor>]) -> Grads>;
+
 /// A tensor as a hook keeps it.
 pub(crate) trait Packed {
     /// The tensor again.
@@ -38,23 +41,28 @@ pub(crate) struct Node {
     module: ModuleId,
     next: Targets,
     work: RefCell<Work>,
-    /// The gradient of the output, as far as it has arrived.
-    arrived: RefCell<Option<Tensor>>,
+    /// The gradients of the outputs, as far as they have arrived; mostly there is one.
+    arrived: RefCell<SmallVec<[Option<Tensor>; 1]>>,
     waiting_for: Cell<u32>,
 }
 
 enum Work {
     /// Runs a formula, once.
     Formula(Formula),
+    /// The same, over several gradients.
+    Join(Join),
     /// Adds into a leaf's gradient.
     Accumulate(Rc<Leaf>),
     /// Has run.
     Done,
 }
 
-/// A way back into the graph: the node whose output the tensor is. No op here has two differentiable outputs.
+/// A way back into the graph: the node whose output the tensor is, and which one.
 #[derive(Clone)]
-pub(crate) struct Edge(Rc<Node>);
+pub(crate) struct Edge {
+    node: Rc<Node>,
+    output: u8,
+}
 
 /// An edge with the shape and type that a gradient along it must have.
 struct Target {
@@ -76,18 +84,22 @@ pub(crate) struct Leaf {
 impl Edge {
     /// The edge to a parameter.
     pub(crate) fn leaf(leaf: Rc<Leaf>, module: ModuleId) -> Edge {
-        Edge(Rc::new(Node::new(u32::MAX, module, SmallVec::new(), Work::Accumulate(leaf))))
+        Edge {
+            node: Rc::new(Node::new(u32::MAX, module, SmallVec::new(), Work::Accumulate(leaf), 1)),
+            output: 0,
+        }
     }
 
     /// Whether it leads to a parameter.
     pub(crate) fn is_leaf(&self) -> bool {
-        self.0.sequence == u32::MAX
+        self.node.sequence == u32::MAX
     }
 }
 
 impl Node {
-    fn new(sequence: u32, module: ModuleId, next: Targets, work: Work) -> Node {
-        let (work, arrived) = (RefCell::new(work), RefCell::new(None));
+    fn new(sequence: u32, module: ModuleId, next: Targets, work: Work, outputs: usize) -> Node {
+        let arrived = RefCell::new(std::iter::repeat_with(|| None).take(outputs).collect());
+        let work = RefCell::new(work);
         Node { sequence, module, next, work, arrived, waiting_for: Cell::new(0) }
     }
 }
@@ -103,7 +115,23 @@ pub(crate) fn record(
     inputs: &[&Tensor],
     formula: impl Fn(&Tensor) -> Grads + 'static,
 ) -> Tensor {
-    let torch = output.torch().clone();
+    let node = node(output.torch(), inputs, Work::Formula(Box::new(formula)), 1);
+    output.with_edge(Some(Edge { node, output: 0 }))
+}
+
+/// The same for an op with several outputs.
+pub(crate) fn record_all(
+    outputs: Vec<Tensor>,
+    inputs: &[&Tensor],
+    formula: impl Fn(&[Option<Tensor>]) -> Grads + 'static,
+) -> Vec<Tensor> {
+    let Some(torch) = outputs.first().map(|output| output.torch().clone()) else { return outputs };
+    let node = node(&torch, inputs, Work::Join(Box::new(formula)), outputs.len());
+    let numbered = (0u8..).zip(outputs);
+    numbered.map(|(output, tensor)| tensor.with_edge(Some(Edge { node: node.clone(), output }))).collect()
+}
+
+fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Node> {
     let next = inputs
         .iter()
         .map(|input| {
@@ -111,9 +139,7 @@ pub(crate) fn record(
             Some(Target { edge, layout: input.layout().clone(), dtype: input.dtype() })
         })
         .collect();
-    let sequence = torch.next_sequence();
-    let node = Node::new(sequence, torch.module.get(), next, Work::Formula(Box::new(formula)));
-    output.with_edge(Some(Edge(Rc::new(node))))
+    Rc::new(Node::new(torch.next_sequence(), torch.module.get(), next, work, outputs))
 }
 
 /// `loss.backward()`.
@@ -121,11 +147,11 @@ pub(crate) fn backward(loss: &Tensor) {
     let Some(root) = loss.edge().cloned() else { return };
     let torch = loss.torch().clone();
     torch.without_grad(|| {
-        count_dependencies(&root.0);
+        count_dependencies(&root.node);
         let mut ready = BinaryHeap::new();
         let first = ops::ones_like(loss); // held by the caller until backward returns
         deliver(&root, first.clone());
-        ready.push(Ready(root.0));
+        ready.push(Ready(root.node));
         while let Some(Ready(node)) = ready.pop() {
             torch.inside(node.module, || run(&node, &mut ready));
         }
@@ -160,7 +186,7 @@ fn count_dependencies(root: &Rc<Node>) {
     let mut stack = vec![root.clone()];
     while let Some(node) = stack.pop() {
         for target in node.next.iter().flatten() {
-            let next = &target.edge.0;
+            let next = &target.edge.node;
             let waiting_for = next.waiting_for.get();
             if waiting_for == 0 {
                 stack.push(next.clone());
@@ -173,49 +199,48 @@ fn count_dependencies(root: &Rc<Node>) {
 /// Hands a gradient to the node it belongs to. Where one is there already the two are added out of place: torch adds in
 /// place only for plain tensors, and what its tracker follows is not plain.
 fn deliver(edge: &Edge, grad: Tensor) {
-    let there = edge.0.arrived.borrow_mut().take();
+    let slot = usize::from(edge.output);
+    let there = edge.node.arrived.borrow_mut().get_mut(slot).and_then(Option::take);
     let grad = match there {
         None => grad,
         Some(there) => ops::add(there, grad),
     };
-    *edge.0.arrived.borrow_mut() = Some(grad);
+    if let Some(slot) = edge.node.arrived.borrow_mut().get_mut(slot) {
+        *slot = Some(grad);
+    }
 }
 
 fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
-    let arrived = node.arrived.borrow_mut().take();
+    let arrived = std::mem::take(&mut *node.arrived.borrow_mut());
     let work = std::mem::replace(&mut *node.work.borrow_mut(), Work::Done);
-    match work {
-        Work::Done => {}
+    let outputs = match &work {
+        Work::Done => Grads::new(),
         Work::Accumulate(leaf) => {
-            if let Some(grad) = arrived {
-                accumulate(&leaf, grad);
+            if let Some(grad) = arrived.into_iter().flatten().next() {
+                accumulate(leaf, grad);
             }
-            *node.work.borrow_mut() = Work::Accumulate(leaf);
+            node.arrived.borrow_mut().push(None);
+            *node.work.borrow_mut() = work;
+            return;
         }
-        Work::Formula(formula) => {
-            let outputs = arrived.as_ref().map(&formula).unwrap_or_default();
-            let mut fitted: Grads = SmallVec::new();
-            for (output, target) in outputs.into_iter().zip(&node.next) {
-                fitted.push(match (output, target) {
-                    (Some(output), Some(target)) => Some(fit(output, target)),
-                    _ => None,
-                });
-            }
-            drop(arrived);
-            drop(formula);
-            let mut fitted = fitted.into_iter();
-            for target in &node.next {
-                let grad = fitted.next().flatten();
-                let Some(target) = target else { continue };
-                if let Some(grad) = grad {
-                    deliver(&target.edge, grad);
-                }
-                let next = &target.edge.0;
-                next.waiting_for.set(next.waiting_for.get().saturating_sub(1));
-                if next.waiting_for.get() == 0 {
-                    ready.push(Ready(next.clone()));
-                }
-            }
+        Work::Formula(formula) => arrived.first().and_then(Option::as_ref).map(formula).unwrap_or_default(),
+        Work::Join(formula) => formula(&arrived),
+    };
+    let fit = |(output, target): (Option<Tensor>, &Option<Target>)| Some(fit(output?, target.as_ref()?));
+    let fitted: Grads = outputs.into_iter().zip(&node.next).map(fit).collect();
+    drop(arrived);
+    drop(work);
+    let mut fitted = fitted.into_iter();
+    for target in &node.next {
+        let grad = fitted.next().flatten();
+        let Some(target) = target else { continue };
+        if let Some(grad) = grad {
+            deliver(&target.edge, grad);
+        }
+        let next = &target.edge.node;
+        next.waiting_for.set(next.waiting_for.get().saturating_sub(1));
+        if next.waiting_for.get() == 0 {
+            ready.push(Ready(next.clone()));
         }
     }
 }

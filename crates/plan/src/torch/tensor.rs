@@ -83,6 +83,12 @@ impl Tensor {
         self.torch().pack(self)
     }
 
+    /// A view of it is taken: from now on torch's tracker counts it, if it did not before.
+    pub(crate) fn seen(&self) {
+        let next = self.torch().tape.borrow().next();
+        self.relabel(|stored| stored.tracked = stored.tracked.min(next));
+    }
+
     /// Renames what the storage is.
     pub(crate) fn relabel(&self, label: impl FnOnce(&mut Stored)) {
         if let Some(stored) = self.torch().tape.borrow_mut().get_mut(self.storage.id) {

@@ -1,7 +1,7 @@
 //! Where the full truth tables lie, if they are here, and how a job of the oracle reads as options.
 
 use peakledger_input::Source;
-use peakledger_plan::config::Architecture;
+use peakledger_plan::config::{Architecture, FAMILIES};
 use peakledger_plan::options::*;
 use peakledger_plan::{Plan, plan};
 use serde_json::Value;
@@ -42,7 +42,7 @@ pub(crate) fn say_skipped(of: &str, planned: usize, reasons: &BTreeMap<String, u
 /// The plan of an oracle job, or why it is none that this version plans.
 pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
     let family = job["config"]["model_type"].as_str().unwrap_or_default();
-    if !["llama", "mistral", "qwen2"].contains(&family) {
+    if !FAMILIES.iter().any(|known| known.model_type == family) {
         return Err(format!("family {family}"));
     }
     if !job["lora"].is_null() {

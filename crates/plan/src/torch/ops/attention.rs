@@ -38,8 +38,8 @@ pub(crate) fn scaled_dot_product_attention(
     }
     match kernel {
         SdpaKernel::Flash => {
-            let lse = q.size(2);
-            fused(&q, &k, &v, None, &FLASH, lse)
+            let (lse, layouts) = (q.size(2), [&q, &k, &v].map(|t| t.layout().preserved()));
+            fused([&q, &k, &v], None, &FLASH, lse, layouts)
         }
         SdpaKernel::MemoryEfficient => efficient(&q, &k, &v, None),
         SdpaKernel::Math => math(&q, &k, &v, dropout_p),
@@ -48,7 +48,10 @@ pub(crate) fn scaled_dot_product_attention(
 
 fn efficient(q: &Tensor, k: &Tensor, v: &Tensor, bias: Option<&Tensor>) -> Tensor {
     let lse = q.size(2).div_ceil(32).saturating_mul(32); // kAlignLSE
-    fused(q, k, v, bias, &EFFICIENT, lse)
+    // everything lies as `[b, s, h, d]`
+    let inside =
+        |t: &Tensor| Layout::contiguous(&[t.size(0), t.size(2), t.size(1), t.size(3)]).transpose(1, 2);
+    fused([q, k, v], bias, &EFFICIENT, lse, [q, k, v].map(inside))
 }
 
 /// The bias in rows of a multiple of 8, as the kernel wants them (`preprocess_mask`).
@@ -78,30 +81,28 @@ const EFFICIENT: Fused = Fused {
     seeds: [8, 8],
 };
 
-/// A kernel that keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op. Everything lies as
-/// `[b, s, h, d]`.
+/// A kernel that keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op. The output lies as
+/// the first of `layouts`, the gradients as each.
 fn fused(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
+    inputs: [&Tensor; 3],
     bias: Option<&Tensor>,
     kernel: &'static Fused,
     lse: u64,
+    layouts: [Layout; 3],
 ) -> Tensor {
+    let [q, ..] = inputs;
     let torch = q.torch();
-    let heads_inside =
-        |t: &Tensor| Layout::contiguous(&[t.size(0), t.size(2), t.size(1), t.size(3)]).transpose(1, 2);
-    let recorded = recorded(torch, &[q, k, v]);
-    let inputs = recorded.then(|| ([q, k, v].map(Tensor::save), bias.map(Tensor::save)));
-    let attended = output(torch, kernel.forward, heads_inside(q), q.dtype());
+    let recorded = recorded(torch, &inputs);
+    let saved = recorded.then(|| (inputs.map(Tensor::save), bias.map(Tensor::save)));
+    let [attended_layout, ..] = layouts.clone();
+    let attended = output(torch, kernel.forward, attended_layout, q.dtype());
     let lse = torch.empty(Layout::contiguous(&[q.size(0), q.size(1), lse]), Dtype::F32);
     let seeds = kernel.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
-    let Some(inputs) = inputs else { return attended };
+    let Some(saved) = saved else { return attended };
     let outputs = [attended.save(), lse.save()];
     let seeds = seeds.map(|seed| seed.save());
-    let layouts = [q, k, v].map(heads_inside);
-    record(attended, &[q, k, v], move |grad| {
-        let _inputs = (inputs.0.each_ref().map(|s| s.unpack()), inputs.1.as_ref().map(|s| s.unpack()));
+    record(attended, &inputs, move |grad| {
+        let _inputs = (saved.0.each_ref().map(|s| s.unpack()), saved.1.as_ref().map(|s| s.unpack()));
         let _outputs = outputs.each_ref().map(|s| s.unpack());
         let _seeds = seeds.each_ref().map(|s| s.unpack());
         grad.torch().launch(kernel.backward);

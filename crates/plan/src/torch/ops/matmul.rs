@@ -52,6 +52,35 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
     })
 }
 
+/// `torch.addmm(bias, x.view(-1, in), weight).view(…)` with a weight of `[in, out]`, as `Conv1D` calls it.
+pub(crate) fn addmm(bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
+    let rows = reshape(x, &[x.layout().numel() / x.size(-1).max(1), x.size(-1)]);
+    let (weight, rows, bias) = (lowered(weight), lowered(&rows), lowered(bias));
+    let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(x.sizes());
+    if let Some(last) = sizes.last_mut() {
+        *last = weight.size(1);
+    }
+    let flat = [rows.size(0), weight.size(1)];
+    let product = || output(rows.torch(), "addmm", Layout::contiguous(&flat), rows.dtype());
+    let inputs = [&bias, &rows, &weight];
+    if !recorded(x.torch(), &inputs) {
+        return reshape(product(), &sizes);
+    }
+    let saved_weight = rows.requires_grad().then(|| weight.save());
+    let saved_rows = weight.requires_grad().then(|| rows.save());
+    let (row_layout, weight_layout) = (rows.layout().packed(), weight.layout().packed());
+    let bias_needs = bias.requires_grad();
+    let product = record(product(), &inputs, move |grad| {
+        let _rows = saved_rows.as_ref().map(|s| s.unpack());
+        let _weight = saved_weight.as_ref().map(|s| s.unpack());
+        let product = |layout: &Layout| output(grad.torch(), "mm", layout.clone(), grad.dtype());
+        let for_rows = saved_weight.as_ref().map(|_| product(&row_layout));
+        let for_weight = saved_rows.as_ref().map(|_| product(&weight_layout));
+        smallvec![bias_needs.then(|| grad.clone()), for_rows, for_weight]
+    });
+    reshape(product, &sizes)
+}
+
 /// `torch.matmul(a, b)` of `[b, h, n, k]` and `[b, h, k, m]`: both are flattened (and copied where their layout does not
 /// allow it), then one `bmm`. Saves both.
 pub(crate) fn matmul(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {

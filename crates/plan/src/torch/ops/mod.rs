@@ -8,6 +8,7 @@ mod attention;
 mod indexing;
 mod loss;
 mod matmul;
+mod norm;
 mod pointwise;
 mod reduce;
 mod view;
@@ -15,13 +16,16 @@ mod view;
 pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
 pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last, embedding};
 pub(crate) use loss::{log_softmax, nll_loss};
-pub(crate) use matmul::{linear, matmul};
+pub(crate) use matmul::{addmm, linear, matmul};
+pub(crate) use norm::layer_norm;
 pub(crate) use pointwise::{
-    add, add_scalar, cos, div_scalar, dropout, gelu, gelu_tanh, mul, mul_scalar, neg, ones_like, pow2, relu,
-    rsqrt, silu, sin, to, to_copy,
+    add, add_scalar, cos, div_scalar, dropout, gelu, gelu_new, mul, mul_scalar, neg, ones_like, pow2, relu,
+    rsqrt, silu, sin, tanh, to, to_copy,
 };
-pub(crate) use reduce::{mean_last, softmax_fp32, sum_to};
-pub(crate) use view::{cat_last, contiguous, expand_heads, reshape, slice_last, transpose, unsqueeze};
+pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum_to};
+pub(crate) use view::{
+    cat_last, contiguous, expand_heads, reshape, slice_last, split_last, transpose, unsqueeze,
+};
 
 use super::autograd::Grads;
 use super::{Dtype, Layout, Tensor, Torch};

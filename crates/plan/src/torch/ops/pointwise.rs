@@ -1,6 +1,7 @@
 //! Elementwise ops.
 
 use super::{one, output};
+use crate::torch::autocast::raised;
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor};
 use smallvec::smallvec;
@@ -82,9 +83,14 @@ pub(crate) fn neg(a: impl Borrow<Tensor>) -> Tensor {
     record(negated, &[a], |grad| one(neg(grad)))
 }
 
-/// `a.pow(2)`. Saves `a`; backward is `grad * (2 * a.pow(1))`.
+/// `a.pow(2)`.
 pub(crate) fn pow2(a: impl Borrow<Tensor>) -> Tensor {
-    let a = a.borrow();
+    power(a.borrow())
+}
+
+/// `a.pow(n)`, in fp32 under autocast. Saves `a`; backward is `grad * (n * a.pow(n - 1))`.
+fn power(a: &Tensor) -> Tensor {
+    let a = &raised(a);
     if !recorded(a.torch(), &[a]) {
         return unary("pow.Tensor_Scalar", a);
     }
@@ -135,22 +141,33 @@ pub(crate) fn gelu(a: impl Borrow<Tensor>) -> Tensor {
     activation("gelu", "gelu_backward", a.borrow())
 }
 
-/// `F.gelu(a, approximate="tanh")`: the same memory as the exact one.
-pub(crate) fn gelu_tanh(a: impl Borrow<Tensor>) -> Tensor {
-    activation("gelu", "gelu_backward", a.borrow())
+/// `NewGELUActivation`: `0.5 * a * (1 + tanh(k * (a + c * a.pow(3))))`.
+pub(crate) fn gelu_new(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let half = mul_scalar(a);
+    mul(half, add_scalar(tanh(mul_scalar(add(a, mul_scalar(power(a)))))))
+}
+
+/// `torch.tanh(a)`. Saves its result.
+pub(crate) fn tanh(a: impl Borrow<Tensor>) -> Tensor {
+    from_result("tanh", "tanh_backward", a.borrow())
 }
 
 /// `F.relu(a)`. Saves its result.
 pub(crate) fn relu(a: impl Borrow<Tensor>) -> Tensor {
-    let a = a.borrow();
-    let positive = unary("relu", a);
+    from_result("relu", "threshold_backward", a.borrow())
+}
+
+/// A function whose backward kernel needs its result.
+fn from_result(op: &'static str, backward: &'static str, a: &Tensor) -> Tensor {
+    let result = unary(op, a);
     if !recorded(a.torch(), &[a]) {
-        return positive;
+        return result;
     }
-    let saved = positive.save();
-    record(positive, &[a], move |grad| {
+    let saved = result.save();
+    record(result, &[a], move |grad| {
         let _result = saved.unpack();
-        one(unary("threshold_backward", grad))
+        one(unary(backward, grad))
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::pointwise::{copy, to};
 use super::{one, output};
+use crate::torch::autocast::raised;
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor};
 use std::borrow::Borrow;
@@ -44,15 +45,21 @@ pub(crate) fn softmax_fp32(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
     let converts = a.dtype() == Dtype::F16;
     let input = if converts { a.clone() } else { to(a, Dtype::F32) };
-    softmax("_softmax", &input, Dtype::F32)
+    softmax_as("_softmax", &input, Dtype::F32)
+}
+
+/// `F.softmax(a, dim=-1)` in the type of `a`; in fp32 under autocast. Saves its result.
+pub(crate) fn softmax(a: &Tensor) -> Tensor {
+    let a = raised(a);
+    softmax_as("_softmax", &a, a.dtype())
 }
 
 /// `at::_safe_softmax(a, -1)`. Saves its result.
 pub(super) fn safe_softmax(a: &Tensor) -> Tensor {
-    softmax("_safe_softmax", a, a.dtype())
+    softmax_as("_safe_softmax", a, a.dtype())
 }
 
-fn softmax(op: &'static str, a: &Tensor, dtype: Dtype) -> Tensor {
+fn softmax_as(op: &'static str, a: &Tensor, dtype: Dtype) -> Tensor {
     let result = output(a.torch(), op, a.layout().packed(), dtype);
     if !recorded(a.torch(), &[a]) {
         return result;

@@ -2,7 +2,7 @@
 
 use super::pointwise::copy;
 use super::{one, output};
-use crate::torch::autograd::{record, recorded};
+use crate::torch::autograd::{record, record_all, recorded};
 use crate::torch::{Layout, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
@@ -96,4 +96,21 @@ pub(crate) fn cat_last(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor
         let part = |size| Some(grad.alias(grad.layout().narrow_last(size)));
         smallvec![part(left), part(right)]
     })
+}
+
+/// `a.split(…, dim=-1)` into parts of those widths. Backward joins their gradients.
+pub(crate) fn split_last<const N: usize>(a: &Tensor, widths: [u64; N]) -> [Tensor; N] {
+    let parts = widths.map(|width| a.alias(a.layout().narrow_last(width)));
+    if !recorded(a.torch(), &[a]) {
+        return parts;
+    }
+    let full = a.layout().packed();
+    let joined = record_all(parts.to_vec(), &[a], move |grads| {
+        let Some(grad) = grads.iter().flatten().next() else { return smallvec![None] };
+        one(output(grad.torch(), "cat", full.clone(), grad.dtype()))
+    });
+    match joined.try_into() {
+        Ok(parts) => parts,
+        Err(_) => parts,
+    }
 }

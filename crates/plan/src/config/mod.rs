@@ -1,0 +1,113 @@
+//! From a Hugging Face `config.json` to an architecture: shapes, checked, with the family's defaults, and every fault named
+//! by its place in the file. What a family's file says beyond the common shapes is read by the family ([`FAMILIES`]).
+
+pub(crate) mod reader;
+
+pub(crate) use reader::Reader;
+
+use crate::model::Blueprint;
+pub use crate::model::{FAMILIES, Family};
+use crate::torch::{Tensor, ops};
+use peakledger_input::{Problem, Source};
+use std::sync::Arc;
+
+/// A model: its common shapes, and how its family builds it.
+#[derive(Clone, Debug)]
+pub struct Architecture {
+    /// `model_type`.
+    pub model_type: &'static str,
+    /// The shapes that every family has.
+    pub shape: Shape,
+    /// What the file left out and the family's default filled in.
+    pub defaults: Vec<String>,
+    pub(crate) blueprint: Arc<dyn Blueprint>,
+}
+
+/// The shapes of a decoder-only model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// Rows of the embedding.
+    pub vocab_size: u64,
+    /// Width of the residual stream.
+    pub hidden_size: u64,
+    /// Decoder layers.
+    pub num_hidden_layers: u32,
+    /// Query heads.
+    pub num_attention_heads: u64,
+    /// Key and value heads.
+    pub num_key_value_heads: u64,
+    /// Width of a head.
+    pub head_dim: u64,
+    /// The longest sequence.
+    pub max_position_embeddings: u64,
+    /// Whether the head shares the embedding's weight.
+    pub tie_word_embeddings: bool,
+    /// The chance that an attention weight is dropped in training.
+    pub(crate) attention_dropout: f64,
+    /// The attention window of some or all layers.
+    pub(crate) window: Option<Window>,
+    /// Whether the family's attention has no fused kernel (it caps the scores).
+    pub(crate) eager_only: bool,
+}
+
+/// Attention that looks back a limited way.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Window {
+    /// How many tokens a query looks at.
+    pub(crate) size: u64,
+    /// Which layers have it.
+    pub(crate) layers: Vec<bool>,
+    /// Whether a mask for layers without it is made too, needed or not.
+    pub(crate) beside_full: bool,
+}
+
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activation {
+    Silu,
+    Gelu,
+    GeluTanh,
+    /// The same by plain ops (`NewGELUActivation`).
+    GeluNew,
+    Relu,
+}
+
+impl Activation {
+    /// By their names in `transformers/activations.py`.
+    pub(crate) const NAMES: [(&'static str, Activation); 6] = [
+        ("silu", Activation::Silu),
+        ("swish", Activation::Silu),
+        ("gelu", Activation::Gelu),
+        ("gelu_pytorch_tanh", Activation::GeluTanh),
+        ("gelu_new", Activation::GeluNew),
+        ("relu", Activation::Relu),
+    ];
+
+    pub(crate) fn apply(self, x: Tensor) -> Tensor {
+        match self {
+            Activation::Silu => ops::silu(x),
+            Activation::Gelu | Activation::GeluTanh => ops::gelu(x), // one kernel, the same memory
+            Activation::GeluNew => ops::gelu_new(x),
+            Activation::Relu => ops::relu(x),
+        }
+    }
+}
+
+impl Architecture {
+    /// Reads a `config.json`.
+    ///
+    /// # Errors
+    /// Names the file, the place, what is wrong and how to mend it.
+    pub fn read(source: &Source) -> Result<Architecture, Problem> {
+        let mut reader = Reader::new(source)?;
+        let family = reader.family()?;
+        reader.refuse_what_is_not_planned()?;
+        let (shape, blueprint) = (family.read)(&mut reader)?;
+        Ok(Architecture { model_type: family.model_type, shape, defaults: reader.defaults, blueprint })
+    }
+
+    /// How many parameters the model has.
+    pub fn parameters(&self) -> u64 {
+        crate::step::parameters(self)
+    }
+}

@@ -1,0 +1,327 @@
+//! Fields of a config.json, each checked for its kind and range, under all the names it goes by.
+
+use super::{Activation, Shape, Window};
+use crate::model::{FAMILIES, Family};
+use peakledger_input::{Problem, Source, json, near};
+use serde_json::{Map, Value};
+
+/// More layers than any model has; a larger number is a slip.
+const MAX_LAYERS: u64 = 100_000;
+/// Larger than any width or vocabulary in use; keeps products of two of them far from 64 bits.
+const MAX_SIZE: u64 = 1 << 28;
+
+/// A config.json being read.
+pub(crate) struct Reader<'a> {
+    source: &'a Source,
+    fields: Map<String, Value>,
+    /// What was left out and filled in.
+    pub(crate) defaults: Vec<String>,
+}
+
+/// What a family's file may leave out of the common shapes.
+pub(crate) struct Defaults {
+    pub(crate) max_position_embeddings: u64,
+    pub(crate) tie_word_embeddings: bool,
+    /// A head's width that does not follow from the hidden size.
+    pub(crate) head_dim: Option<u64>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(source: &'a Source) -> Result<Reader<'a>, Problem> {
+        match json::value(source)? {
+            Value::Object(fields) => Ok(Reader { source, fields, defaults: Vec::new() }),
+            _ => Err(source
+                .problem("a model's config is a JSON object")
+                .mend("pass the config.json of a model")),
+        }
+    }
+
+    pub(crate) fn family(&self) -> Result<&'static Family, Problem> {
+        let known = || FAMILIES.iter().map(|family| family.model_type);
+        let listed = known().collect::<Vec<_>>().join(", ");
+        let name = match self.fields.get("model_type") {
+            Some(Value::String(name)) => name,
+            Some(_) => {
+                return Err(self.at("model_type", "`model_type` is not text", "write it as \"llama\""));
+            }
+            None => {
+                let problem = self.source.problem("there is no `model_type`");
+                return Err(problem.mend(format!("add \"model_type\": one of {listed}")));
+            }
+        };
+        FAMILIES.iter().find(|family| family.model_type == name).ok_or_else(|| {
+            let cause = format!("the model family {} is not known", peakledger_input::quoted(name));
+            let mend = match near(name, known()) {
+                Some(near) => format!("did you mean `{near}`? Known are {listed}"),
+                None => format!("known are {listed}"),
+            };
+            self.at("model_type", &cause, &mend)
+        })
+    }
+
+    pub(crate) fn refuse_what_is_not_planned(&self) -> Result<(), Problem> {
+        if self.fields.get("quantization_config").is_some_and(|v| !v.is_null()) {
+            let method = self.fields.get("quantization_config").and_then(|v| v.get("quant_method"));
+            let method = method.and_then(Value::as_str).unwrap_or("of an unknown method");
+            let cause = format!(
+                "the weights are quantized ({}), which is not planned yet",
+                peakledger_input::quoted(method)
+            );
+            return Err(self.at("quantization_config", &cause, "remove it to plan the unquantized model"));
+        }
+        if self.fields.get("is_encoder_decoder").and_then(Value::as_bool) == Some(true) {
+            let cause = "encoder-decoder models are not planned";
+            return Err(self.at("is_encoder_decoder", cause, "pass the config of a decoder-only model"));
+        }
+        Ok(())
+    }
+
+    /// The common shapes.
+    pub(crate) fn shape(&mut self, defaults: &Defaults) -> Result<Shape, Problem> {
+        let vocab_size = self.size(&["vocab_size"])?;
+        let hidden_size = self.size(&["hidden_size", "n_embd"])?;
+        let layers = self.number(&["num_hidden_layers", "n_layer"], MAX_LAYERS)?;
+        let num_attention_heads = self.size(&["num_attention_heads", "n_head"])?;
+        let num_key_value_heads = match self.optional_size(&["num_key_value_heads"])? {
+            Some(heads) => heads,
+            None => num_attention_heads,
+        };
+        if num_attention_heads % num_key_value_heads != 0 {
+            let cause = format!(
+                "`num_attention_heads` ({num_attention_heads}) is no multiple of `num_key_value_heads` ({num_key_value_heads})"
+            );
+            return Err(self.at(
+                "num_key_value_heads",
+                &cause,
+                "each key head serves the same number of query heads",
+            ));
+        }
+        let head_dim = match self.optional_size(&["head_dim"])?.or(defaults.head_dim) {
+            Some(head_dim) => head_dim,
+            None if hidden_size % num_attention_heads == 0 => hidden_size / num_attention_heads,
+            None => {
+                let cause = format!(
+                    "`hidden_size` ({hidden_size}) is no multiple of `num_attention_heads` ({num_attention_heads}) and there is no `head_dim`"
+                );
+                return Err(self.at(
+                    self.named(&["hidden_size", "n_embd"]),
+                    &cause,
+                    "add `head_dim`, or correct one of the two",
+                ));
+            }
+        };
+        let positions =
+            self.optional_number(&["max_position_embeddings", "n_positions"], u64::from(u32::MAX))?;
+        Ok(Shape {
+            vocab_size,
+            hidden_size,
+            num_hidden_layers: u32::try_from(layers).unwrap_or(u32::MAX),
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim,
+            max_position_embeddings: positions.unwrap_or_else(|| {
+                self.defaulted("max_position_embeddings", defaults.max_position_embeddings)
+            }),
+            tie_word_embeddings: match self.flag("tie_word_embeddings")? {
+                Some(tied) => tied,
+                None => {
+                    self.defaults.push(format!("tie_word_embeddings = {}", defaults.tie_word_embeddings));
+                    defaults.tie_word_embeddings
+                }
+            },
+            attention_dropout: self.probability("attention_dropout", 0.0)?,
+            window: None,
+            eager_only: false,
+        })
+    }
+
+    /// Refuses a head that rotary positions cannot turn in pairs.
+    pub(crate) fn rotary(&self, shape: &Shape) -> Result<(), Problem> {
+        if shape.head_dim % 2 == 0 {
+            return Ok(());
+        }
+        let cause = format!("a head is {} wide, and rotary positions turn pairs", shape.head_dim);
+        let key =
+            if self.fields.contains_key("head_dim") { "head_dim" } else { self.named(&["hidden_size"]) };
+        Err(self.at(key, &cause, "use an even head width"))
+    }
+
+    /// The window of `sliding_window`, for the layers that `layer_types` names or else those that `falls_on` does.
+    pub(crate) fn window(
+        &mut self,
+        shape: &Shape,
+        default: u64,
+        beside_full: bool,
+        falls_on: impl Fn(u32) -> bool,
+    ) -> Result<Option<Window>, Problem> {
+        let size = match self.fields.get("sliding_window") {
+            None => Some(self.defaulted("sliding_window", default)),
+            Some(_) => self.optional_number(&["sliding_window"], u64::from(u32::MAX))?,
+        };
+        let Some(size) = size else { return Ok(None) };
+        let layers: Vec<bool> = match self.layer_types(shape.num_hidden_layers)? {
+            Some(types) => types,
+            None => (0..shape.num_hidden_layers).map(falls_on).collect(),
+        };
+        Ok(layers.contains(&true).then_some(Window { size, layers, beside_full }))
+    }
+
+    /// `layer_types`: whether each layer's attention is sliding.
+    fn layer_types(&self, layers: u32) -> Result<Option<Vec<bool>>, Problem> {
+        let Some(value) = self.fields.get("layer_types").filter(|v| !v.is_null()) else { return Ok(None) };
+        let wrong = |cause: &str| {
+            self.at("layer_types", cause, "list `full_attention` or `sliding_attention` for each layer")
+        };
+        let list = value.as_array().ok_or_else(|| wrong("`layer_types` is no list"))?;
+        if list.len() != layers as usize {
+            return Err(wrong(&format!("`layer_types` lists {} layers and there are {layers}", list.len())));
+        }
+        let is_sliding = |value: &Value| match value.as_str() {
+            Some("full_attention") => Ok(false),
+            Some("sliding_attention") => Ok(true),
+            _ => Err(wrong(&format!("`layer_types` has {value} in it"))),
+        };
+        list.iter().map(is_sliding).collect::<Result<_, _>>().map(Some)
+    }
+
+    pub(crate) fn activation(&self, key: &'static str, default: Activation) -> Result<Activation, Problem> {
+        let Some(value) = self.fields.get(key).filter(|v| !v.is_null()) else { return Ok(default) };
+        let known = Activation::NAMES.iter().find(|(name, _)| value.as_str() == Some(name));
+        known.map(|(_, activation)| *activation).ok_or_else(|| {
+            let names = Activation::NAMES.map(|(name, _)| name).join(", ");
+            self.at(key, &format!("the activation {value} is not known"), &format!("known are {names}"))
+        })
+    }
+
+    pub(crate) fn size(&self, keys: &[&'static str]) -> Result<u64, Problem> {
+        self.number(keys, MAX_SIZE)
+    }
+
+    pub(crate) fn optional_size(&self, keys: &[&'static str]) -> Result<Option<u64>, Problem> {
+        self.optional_number(keys, MAX_SIZE)
+    }
+
+    pub(crate) fn number(&self, keys: &[&'static str], limit: u64) -> Result<u64, Problem> {
+        self.optional_number(keys, limit)?.ok_or_else(|| {
+            let (first, others) =
+                keys.split_first().map_or(("", &[][..]), |(first, others)| (*first, others));
+            let also = match others {
+                [] => String::new(),
+                others => format!(" (or `{}`)", others.join("`, `")),
+            };
+            let mend = format!("add \"{first}\"{also} as the model's config.json has it");
+            self.source.problem(format!("`{first}` is missing")).mend(mend)
+        })
+    }
+
+    /// A whole number from 1 to `limit` under one of its names; `null` counts as left out.
+    pub(crate) fn optional_number(&self, keys: &[&'static str], limit: u64) -> Result<Option<u64>, Problem> {
+        let mut found: Option<(&'static str, u64)> = None;
+        for key in keys {
+            let Some(number) = self.one_number(key, limit)? else { continue };
+            match found {
+                Some((other, value)) if value != number => {
+                    let cause =
+                        format!("`{key}` is {number} and `{other}`, which means the same, is {value}");
+                    return Err(self.at(key, &cause, "keep one of the two"));
+                }
+                _ => found = Some((key, number)),
+            }
+        }
+        Ok(found.map(|(_, number)| number))
+    }
+
+    fn one_number(&self, key: &'static str, limit: u64) -> Result<Option<u64>, Problem> {
+        let Some(value) = self.fields.get(key).filter(|v| !v.is_null()) else { return Ok(None) };
+        let whole = "it is a whole number of 1 or more";
+        match value {
+            Value::Number(number) => match number.as_u64() {
+                Some(number @ 1..) if number <= limit => Ok(Some(number)),
+                Some(1..) => {
+                    let cause = format!("`{key}` is {value}, above the limit of {limit}");
+                    Err(self.at(key, &cause, "check the number"))
+                }
+                _ => Err(self.at(key, &format!("`{key}` is {value}"), whole)),
+            },
+            Value::String(text) if text.parse::<u64>().is_ok() => {
+                Err(self.at(key, &format!("`{key}` is the text {value}"), "remove the quotes"))
+            }
+            _ => Err(self.at(key, &format!("`{key}` is not a number"), whole)),
+        }
+    }
+
+    /// A layer's number: 0 or more.
+    pub(crate) fn layer(&self, key: &'static str) -> Result<Option<u64>, Problem> {
+        if self.fields.get(key).and_then(Value::as_u64) == Some(0) {
+            return Ok(Some(0));
+        }
+        self.optional_number(&[key], MAX_LAYERS)
+    }
+
+    /// Refuses heads that do not fill the hidden size, where the modules do.
+    pub(crate) fn whole_heads(&self, shape: &Shape) -> Result<(), Problem> {
+        if shape.num_attention_heads.saturating_mul(shape.head_dim) == shape.hidden_size {
+            return Ok(());
+        }
+        let cause =
+            format!("{} heads do not fill a hidden size of {}", shape.num_attention_heads, shape.hidden_size);
+        Err(self.at(
+            self.named(&["num_attention_heads", "n_head"]),
+            &cause,
+            "use a divisor of the hidden size",
+        ))
+    }
+
+    pub(crate) fn flag(&self, key: &'static str) -> Result<Option<bool>, Problem> {
+        match self.fields.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(self.at(
+                key,
+                &format!("`{key}` is not true or false"),
+                "write true or false without quotes",
+            )),
+        }
+    }
+
+    /// Whether the field is there and not `null`, whatever it is: a cap on scores, say.
+    pub(crate) fn is_set(&self, key: &str) -> Option<bool> {
+        self.fields.get(key).map(|value| !value.is_null())
+    }
+
+    /// A share from 0 to 1, or `default`.
+    pub(crate) fn fraction(&self, key: &'static str, default: f64) -> Result<f64, Problem> {
+        let value = self.fields.get(key).or_else(|| self.fields.get("rope_parameters")?.get(key));
+        match value.filter(|v| !v.is_null()) {
+            None => Ok(default),
+            Some(value) => value
+                .as_f64()
+                .filter(|share| (0.0..=1.0).contains(share))
+                .ok_or_else(|| self.at(key, &format!("`{key}` is {value}"), "it is a number from 0 to 1")),
+        }
+    }
+
+    pub(crate) fn probability(&self, key: &'static str, default: f64) -> Result<f64, Problem> {
+        match self.fields.get(key) {
+            None | Some(Value::Null) => Ok(default),
+            Some(value) => value.as_f64().filter(|p| (0.0..1.0).contains(p)).ok_or_else(|| {
+                self.at(key, &format!("`{key}` is {value}"), "it is a probability from 0 to below 1")
+            }),
+        }
+    }
+
+    pub(crate) fn defaulted(&mut self, key: &str, value: u64) -> u64 {
+        self.defaults.push(format!("{key} = {value}"));
+        value
+    }
+
+    /// The name that the file uses of several.
+    fn named(&self, keys: &[&'static str]) -> &'static str {
+        let used = keys.iter().find(|key| self.fields.contains_key(**key));
+        used.or(keys.first()).copied().unwrap_or("")
+    }
+
+    fn at(&self, key: &str, cause: &str, mend: &str) -> Problem {
+        self.source.problem_at(&format!("/{key}"), cause).mend(mend)
+    }
+}

@@ -1,0 +1,98 @@
+//! Attention as the transformers modules compute it, once queries, keys and values are there
+//! (`eager_attention_forward` of each modeling file, `transformers/integrations/sdpa_attention.py`).
+
+use crate::torch::ops::SdpaKernel;
+use crate::torch::{Tensor, ops};
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Attend {
+    /// `eager_attention_forward`: matmul, softmax, matmul.
+    Eager,
+    /// `F.scaled_dot_product_attention` by that kernel, `k` and `v` repeated for all heads first where asked.
+    Sdpa { kernel: SdpaKernel, expand_kv: bool },
+}
+
+/// What a module's attention does beside the usual.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scores {
+    /// The chance that a weight is dropped.
+    pub(crate) dropout: f64,
+    /// Whether scores go through `cap * tanh(scores / cap)`.
+    pub(crate) softcap: bool,
+}
+
+/// The attended states `[b, s, h, d]`, and the attention weights where they are made.
+pub(crate) fn attend(
+    attend: Attend,
+    [q, k, v]: [&Tensor; 3],
+    mask: Option<&Tensor>,
+    scores: Scores,
+) -> (Tensor, Option<Tensor>) {
+    match attend {
+        Attend::Eager => eager([q, k, v], mask, scores),
+        Attend::Sdpa { kernel, expand_kv } => (sdpa([q, k, v], mask, scores, kernel, expand_kv), None),
+    }
+}
+
+/// `[b, s, h·d]` seen as `[b, h, s, d]`.
+pub(crate) fn heads(projected: &Tensor, head_dim: u64) -> Tensor {
+    ops::transpose(split_heads(projected, head_dim), 1, 2)
+}
+
+/// `[b, s, h·d]` seen as `[b, s, h, d]`.
+pub(crate) fn split_heads(projected: &Tensor, head_dim: u64) -> Tensor {
+    let (batch, length) = (projected.size(0), projected.size(1));
+    ops::reshape(projected, &[batch, length, projected.size(2) / head_dim.max(1), head_dim])
+}
+
+/// `[b, s, h, d]` as `[b, s, h·d]`.
+pub(crate) fn merge_heads(attended: Tensor) -> Tensor {
+    let (batch, length) = (attended.size(0), attended.size(1));
+    let width = attended.size(2).saturating_mul(attended.size(3));
+    ops::reshape(attended, &[batch, length, width])
+}
+
+/// How many query heads share a key head.
+fn groups(q: &Tensor, k: &Tensor) -> u64 {
+    q.size(1) / k.size(1).max(1)
+}
+
+fn repeat_kv(states: &Tensor, groups: u64) -> Tensor {
+    if groups == 1 {
+        return states.clone();
+    }
+    let [batch, heads, length, width] = [0, 1, 2, 3].map(|dim| states.size(dim));
+    ops::reshape(ops::expand_heads(states, groups), &[batch, heads.saturating_mul(groups), length, width])
+}
+
+fn eager([q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, scores: Scores) -> (Tensor, Option<Tensor>) {
+    let key_states = repeat_kv(k, groups(q, k));
+    let value_states = repeat_kv(v, groups(q, k));
+    let mut weights = ops::mul_scalar(ops::matmul(q, ops::transpose(&key_states, 2, 3)));
+    if scores.softcap {
+        weights = ops::div_scalar(&weights);
+        weights = ops::tanh(&weights);
+        weights = ops::mul_scalar(&weights);
+    }
+    if let Some(mask) = mask {
+        weights = ops::add(&weights, mask);
+    }
+    weights = ops::to(ops::softmax_fp32(&weights), q.dtype());
+    weights = ops::dropout(&weights, scores.dropout);
+    let attended = ops::matmul(&weights, &value_states);
+    (ops::contiguous(ops::transpose(&attended, 1, 2)), Some(weights))
+}
+
+fn sdpa(
+    [q, k, v]: [&Tensor; 3],
+    mask: Option<&Tensor>,
+    scores: Scores,
+    kernel: SdpaKernel,
+    expand_kv: bool,
+) -> Tensor {
+    let groups = if expand_kv || mask.is_some() { groups(q, k) } else { 1 };
+    let (k, v) = (repeat_kv(k, groups), repeat_kv(v, groups));
+    let attended = ops::scaled_dot_product_attention(q, &k, &v, mask, kernel, scores.dropout);
+    ops::contiguous(ops::transpose(&attended, 1, 2))
+}

@@ -1,0 +1,185 @@
+//! `gemma2` and `gemma3_text`: a scaled embedding, a norm before and one after each part, every other layer through a window
+//! (`transformers/models/gemma2/modeling_gemma2.py`, `…/gemma3/modeling_gemma3.py`).
+
+use super::attention::{Attend, Scores, attend, heads, merge_heads};
+use super::decoder::{Around, Context, Decoder, Layer};
+use super::mlp::GatedMlp;
+use super::{Blueprint, Model, Run};
+use crate::config::reader::Defaults;
+use crate::config::{Activation, Reader, Shape};
+use crate::nn::{Builder, Linear, Norm, NormKind, apply_rotary};
+use crate::torch::{ModuleId, Tensor, ops};
+use peakledger_input::Problem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What sets the two apart.
+#[derive(Clone, Copy, Debug)]
+struct Gemma {
+    intermediate_size: u64,
+    hidden_activation: Activation,
+    attention_bias: bool,
+    /// gemma2 caps its scores.
+    attention_softcap: bool,
+    logit_softcap: bool,
+    /// gemma3 norms queries and keys, head by head.
+    qk_norm: bool,
+    /// gemma3 turns windowed layers by tables of their own.
+    own_sliding_tables: bool,
+}
+
+fn read(reader: &mut Reader<'_>, limit: u64) -> Result<(Shape, Gemma), Problem> {
+    let defaults =
+        Defaults { max_position_embeddings: limit, tie_word_embeddings: true, head_dim: Some(256) };
+    let shape = reader.shape(&defaults)?;
+    reader.rotary(&shape)?;
+    let gemma = Gemma {
+        intermediate_size: reader.size(&["intermediate_size"])?,
+        hidden_activation: reader.activation("hidden_activation", Activation::GeluTanh)?,
+        attention_bias: reader.flag("attention_bias")?.unwrap_or(false),
+        attention_softcap: false,
+        logit_softcap: false,
+        qk_norm: false,
+        own_sliding_tables: false,
+    };
+    Ok((shape, gemma))
+}
+
+pub(super) fn read_gemma2(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let (mut shape, gemma) = read(reader, 8192)?;
+    shape.window = reader.window(&shape, 4096, true, |layer| layer % 2 == 0)?;
+    shape.eager_only = true; // `_supports_sdpa = False`
+    let attention_softcap = reader.is_set("attn_logit_softcapping").unwrap_or(true);
+    let logit_softcap = reader.is_set("final_logit_softcapping").unwrap_or(true);
+    Ok((shape, Arc::new(Gemma { attention_softcap, logit_softcap, ..gemma })))
+}
+
+pub(super) fn read_gemma3(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let (mut shape, gemma) = read(reader, 131_072)?;
+    let pattern = reader.layer("sliding_window_pattern")?.filter(|n| *n > 0).unwrap_or(6);
+    shape.window = reader.window(&shape, 4096, true, |layer| (u64::from(layer) + 1) % pattern != 0)?;
+    let logit_softcap = reader.is_set("final_logit_softcapping").unwrap_or(false);
+    let own_sliding_tables = shape.window.is_some();
+    Ok((shape, Arc::new(Gemma { logit_softcap, qk_norm: true, own_sliding_tables, ..gemma })))
+}
+
+impl Blueprint for Gemma {
+    fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
+        let layer = |build: &mut Builder, module| -> Rc<dyn Layer> {
+            Rc::new(GemmaLayer::new(build, module, shape, self, run.attend))
+        };
+        let norm = |build: &mut Builder, parent, name| {
+            Norm::new(build, parent, name, NormKind::Gemma, shape.hidden_size)
+        };
+        let around = Around {
+            scaled_embedding: true,
+            own_sliding_tables: self.own_sliding_tables,
+            logit_softcap: self.logit_softcap,
+            ..Around::usual(shape)
+        };
+        Box::new(Decoder::new(build, shape, run, around, layer, norm))
+    }
+}
+
+struct GemmaLayer {
+    module: ModuleId,
+    self_attn: Attention,
+    mlp: GatedMlp,
+    input_layernorm: Norm,
+    post_attention_layernorm: Norm,
+    pre_feedforward_layernorm: Norm,
+    post_feedforward_layernorm: Norm,
+}
+
+impl GemmaLayer {
+    fn new(
+        build: &mut Builder,
+        module: ModuleId,
+        shape: &Shape,
+        gemma: &Gemma,
+        attend: Attend,
+    ) -> GemmaLayer {
+        let sizes = (shape.hidden_size, gemma.intermediate_size);
+        let norm =
+            |build: &mut Builder, name| Norm::new(build, module, name, NormKind::Gemma, shape.hidden_size);
+        GemmaLayer {
+            module,
+            self_attn: Attention::new(build, module, shape, gemma, attend),
+            mlp: GatedMlp::new(build, module, sizes, gemma.hidden_activation, false),
+            input_layernorm: norm(build, "input_layernorm"),
+            post_attention_layernorm: norm(build, "post_attention_layernorm"),
+            pre_feedforward_layernorm: norm(build, "pre_feedforward_layernorm"),
+            post_feedforward_layernorm: norm(build, "post_feedforward_layernorm"),
+        }
+    }
+}
+
+impl Layer for GemmaLayer {
+    fn forward(&self, input: &Tensor, context: &Context) -> Tensor {
+        input.torch().inside(self.module, || {
+            let mut hidden_states = self.input_layernorm.forward(input);
+            let _attention_weights;
+            (hidden_states, _attention_weights) = self.self_attn.forward(&hidden_states, context);
+            hidden_states = self.post_attention_layernorm.forward(&hidden_states);
+            hidden_states = ops::add(input, &hidden_states);
+
+            let residual = hidden_states.clone();
+            hidden_states = self.pre_feedforward_layernorm.forward(&hidden_states);
+            hidden_states = self.mlp.forward(&hidden_states);
+            hidden_states = self.post_feedforward_layernorm.forward(&hidden_states);
+            ops::add(&residual, &hidden_states)
+        })
+    }
+}
+
+struct Attention {
+    module: ModuleId,
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    qk_norm: Option<[Norm; 2]>,
+    head_dim: u64,
+    scores: Scores,
+    attend: Attend,
+}
+
+impl Attention {
+    fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, gemma: &Gemma, attend: Attend) -> Attention {
+        let module = build.module(parent, "self_attn");
+        let queries = shape.num_attention_heads.saturating_mul(shape.head_dim);
+        let keys = shape.num_key_value_heads.saturating_mul(shape.head_dim);
+        let (hidden, bias) = (shape.hidden_size, gemma.attention_bias);
+        Attention {
+            module,
+            q_proj: Linear::new(build, module, "q_proj", (hidden, queries), bias),
+            k_proj: Linear::new(build, module, "k_proj", (hidden, keys), bias),
+            v_proj: Linear::new(build, module, "v_proj", (hidden, keys), bias),
+            o_proj: Linear::new(build, module, "o_proj", (queries, hidden), bias),
+            qk_norm: gemma.qk_norm.then(|| {
+                ["q_norm", "k_norm"]
+                    .map(|name| Norm::new(build, module, name, NormKind::Gemma, shape.head_dim))
+            }),
+            head_dim: shape.head_dim,
+            scores: Scores { dropout: shape.attention_dropout, softcap: gemma.attention_softcap },
+            attend,
+        }
+    }
+
+    fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
+        hidden_states.torch().inside(self.module, || {
+            let mut query = heads(&self.q_proj.forward(hidden_states), self.head_dim);
+            let mut key = heads(&self.k_proj.forward(hidden_states), self.head_dim);
+            let value = heads(&self.v_proj.forward(hidden_states), self.head_dim);
+            if let Some([q_norm, k_norm]) = &self.qk_norm {
+                query = q_norm.forward(&query);
+                key = k_norm.forward(&key);
+            }
+            (query, key) = apply_rotary(&query, &key, &context.position_embeddings);
+            let mask = context.attention_mask.as_ref();
+            let (attended, weights) = attend(self.attend, [&query, &key, &value], mask, self.scores);
+            let merged = merge_heads(attended);
+            (self.o_proj.forward(&merged), weights)
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! `gpt2`: learned positions, LayerNorm, `Conv1D` matrices, dropout everywhere
+//! (`transformers/models/gpt2/modeling_gpt2.py`).
+
+use super::attention::{Attend, heads, merge_heads};
+use super::decoder::Masks;
+use super::{Blueprint, Model, Run};
+use crate::config::reader::Defaults;
+use crate::config::{Activation, Reader, Shape};
+use crate::nn::{Builder, Conv1d, Embedding, Linear, Norm, NormKind};
+use crate::torch::checkpoint::checkpoint;
+use crate::torch::{ModuleId, Tensor, ops};
+use peakledger_core::Detail;
+use peakledger_input::Problem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug)]
+struct Gpt2 {
+    inner: u64,
+    activation: Activation,
+    resid_pdrop: f64,
+    embd_pdrop: f64,
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let defaults = Defaults { max_position_embeddings: 1024, tie_word_embeddings: true, head_dim: None };
+    let mut shape = reader.shape(&defaults)?;
+    reader.whole_heads(&shape)?;
+    shape.attention_dropout = reader.probability("attn_pdrop", 0.1)?;
+    let gpt2 = Gpt2 {
+        inner: reader.optional_size(&["n_inner"])?.unwrap_or(shape.hidden_size.saturating_mul(4)),
+        activation: reader.activation("activation_function", Activation::GeluNew)?,
+        resid_pdrop: reader.probability("resid_pdrop", 0.1)?,
+        embd_pdrop: reader.probability("embd_pdrop", 0.1)?,
+    };
+    Ok((shape, Arc::new(gpt2)))
+}
+
+impl Blueprint for Gpt2 {
+    fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
+        let root = build.root();
+        let transformer = build.module(root, "transformer");
+        let hidden = shape.hidden_size;
+        let wte = Embedding::new(build, transformer, "wte", [shape.vocab_size, hidden]);
+        let wpe = Embedding::new(build, transformer, "wpe", [shape.max_position_embeddings, hidden]);
+        let list = build.module(transformer, "h");
+        let blocks = (0..shape.num_hidden_layers).map(|index| {
+            let module = build.indexed(list, index);
+            Rc::new(Block::new(build, module, shape, self, run.attend))
+        });
+        let blocks = blocks.collect();
+        let ln_f = Norm::new(build, transformer, "ln_f", NormKind::Layer, hidden);
+        let lm_head = if shape.tie_word_embeddings {
+            Linear::tied(build, root, "lm_head", &wte.weight)
+        } else {
+            Linear::new(build, root, "lm_head", (hidden, shape.vocab_size), false)
+        };
+        Box::new(Gpt2Lm { transformer, wte, wpe, blocks, ln_f, lm_head, embd_pdrop: self.embd_pdrop, run })
+    }
+}
+
+struct Gpt2Lm {
+    transformer: ModuleId,
+    wte: Embedding,
+    wpe: Embedding,
+    blocks: Vec<Rc<Block>>,
+    ln_f: Norm,
+    lm_head: Linear,
+    embd_pdrop: f64,
+    run: Run,
+}
+
+impl Gpt2Lm {
+    fn decode(&self, input_ids: &Tensor) -> Tensor {
+        let torch = input_ids.torch();
+        torch.inside(self.transformer, || {
+            input_ids.seen(); // `input_ids.view(…)`
+            let inputs_embeds = self.wte.forward(input_ids);
+            let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
+            let position_embeds = self.wpe.forward(&position_ids);
+            let mut hidden_states = ops::add(&inputs_embeds, &position_embeds);
+            let masks = Masks::new(self.run.attend, None, input_ids, inputs_embeds.dtype());
+            hidden_states = ops::dropout(&hidden_states, self.embd_pdrop);
+            for block in &self.blocks {
+                let mask = masks.of(false).cloned();
+                hidden_states = if self.run.checkpointed {
+                    let (block, position_ids) = (block.clone(), position_ids.clone());
+                    checkpoint(hidden_states.clone(), move |input| {
+                        let _handed_on = &position_ids;
+                        block.forward(input, mask.as_ref())
+                    })
+                } else {
+                    block.forward(&hidden_states, mask.as_ref())
+                };
+            }
+            self.ln_f.forward(&hidden_states)
+        })
+    }
+}
+
+impl Model for Gpt2Lm {
+    fn forward(&self, input_ids: &Tensor) -> Tensor {
+        let hidden_states = self.decode(input_ids);
+        let logits = self.lm_head.forward(&hidden_states);
+        logits.relabel(|stored| stored.detail = Some(Detail::Output));
+        logits
+    }
+}
+
+struct Block {
+    module: ModuleId,
+    ln_1: Norm,
+    attn: Attention,
+    ln_2: Norm,
+    mlp: Mlp,
+}
+
+impl Block {
+    fn new(build: &mut Builder, module: ModuleId, shape: &Shape, gpt2: &Gpt2, attend: Attend) -> Block {
+        let norm =
+            |build: &mut Builder, name| Norm::new(build, module, name, NormKind::Layer, shape.hidden_size);
+        Block {
+            module,
+            ln_1: norm(build, "ln_1"),
+            attn: Attention::new(build, module, shape, gpt2, attend),
+            ln_2: norm(build, "ln_2"),
+            mlp: Mlp::new(build, module, shape.hidden_size, gpt2),
+        }
+    }
+
+    fn forward(&self, input: &Tensor, mask: Option<&Tensor>) -> Tensor {
+        input.torch().inside(self.module, || {
+            let mut hidden_states = self.ln_1.forward(input);
+            let (attn_output, _attention_weights) = self.attn.forward(&hidden_states, mask);
+            hidden_states = ops::add(&attn_output, input);
+
+            let residual = hidden_states.clone();
+            hidden_states = self.ln_2.forward(&hidden_states);
+            let feed_forward_hidden_states = self.mlp.forward(&hidden_states);
+            ops::add(&residual, &feed_forward_hidden_states)
+        })
+    }
+}
+
+struct Attention {
+    module: ModuleId,
+    resid_dropout: ModuleId,
+    c_attn: Conv1d,
+    c_proj: Conv1d,
+    head_dim: u64,
+    attn_pdrop: f64,
+    resid_pdrop: f64,
+    attend: Attend,
+}
+
+impl Attention {
+    fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, gpt2: &Gpt2, attend: Attend) -> Attention {
+        let module = build.module(parent, "attn");
+        let hidden = shape.hidden_size;
+        Attention {
+            module,
+            c_attn: Conv1d::new(build, module, "c_attn", (hidden, hidden.saturating_mul(3))),
+            c_proj: Conv1d::new(build, module, "c_proj", (hidden, hidden)),
+            resid_dropout: build.module(module, "resid_dropout"),
+            head_dim: shape.head_dim,
+            attn_pdrop: shape.attention_dropout,
+            resid_pdrop: gpt2.resid_pdrop,
+            attend,
+        }
+    }
+
+    fn forward(&self, hidden_states: &Tensor, mask: Option<&Tensor>) -> (Tensor, Option<Tensor>) {
+        let torch = hidden_states.torch();
+        torch.inside(self.module, || {
+            let [query, key, value] = {
+                let qkv = self.c_attn.forward(hidden_states);
+                let width = qkv.size(-1) / 3;
+                ops::split_last(&qkv, [width; 3]).map(|part| heads(&part, self.head_dim))
+            };
+            let (attended, weights) = match self.attend {
+                Attend::Eager => self.eager([&query, &key, &value], mask),
+                sdpa => {
+                    let scores = super::attention::Scores { dropout: self.attn_pdrop, softcap: false };
+                    super::attention::attend(sdpa, [&query, &key, &value], mask, scores)
+                }
+            };
+            let mut attn_output = merge_heads(attended);
+            attn_output = self.c_proj.forward(&attn_output);
+            attn_output = torch.inside(self.resid_dropout, || ops::dropout(&attn_output, self.resid_pdrop));
+            (attn_output, weights)
+        })
+    }
+
+    /// Softmax in the scores' own type, and no copy into `[b, s, h, d]`.
+    fn eager(&self, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>) -> (Tensor, Option<Tensor>) {
+        let mut weights = ops::mul_scalar(ops::matmul(q, ops::transpose(k, -1, -2)));
+        if let Some(mask) = mask {
+            weights = ops::add(&weights, mask);
+        }
+        weights = ops::softmax(&weights);
+        weights = ops::to(&weights, v.dtype());
+        weights = ops::dropout(&weights, self.attn_pdrop);
+        let attended = ops::matmul(&weights, v);
+        (ops::transpose(&attended, 1, 2), Some(weights))
+    }
+}
+
+struct Mlp {
+    module: ModuleId,
+    act: ModuleId,
+    dropout: ModuleId,
+    activation: Activation,
+    c_fc: Conv1d,
+    c_proj: Conv1d,
+    resid_pdrop: f64,
+}
+
+impl Mlp {
+    fn new(build: &mut Builder, parent: ModuleId, hidden: u64, gpt2: &Gpt2) -> Mlp {
+        let module = build.module(parent, "mlp");
+        Mlp {
+            module,
+            c_fc: Conv1d::new(build, module, "c_fc", (hidden, gpt2.inner)),
+            c_proj: Conv1d::new(build, module, "c_proj", (gpt2.inner, hidden)),
+            act: build.module(module, "act"),
+            dropout: build.module(module, "dropout"),
+            activation: gpt2.activation,
+            resid_pdrop: gpt2.resid_pdrop,
+        }
+    }
+
+    fn forward(&self, hidden_states: &Tensor) -> Tensor {
+        let torch = hidden_states.torch();
+        torch.inside(self.module, || {
+            let mut hidden_states = self.c_fc.forward(hidden_states);
+            hidden_states = torch.inside(self.act, || self.activation.apply(hidden_states.clone()));
+            hidden_states = self.c_proj.forward(&hidden_states);
+            torch.inside(self.dropout, || ops::dropout(&hidden_states, self.resid_pdrop))
+        })
+    }
+}

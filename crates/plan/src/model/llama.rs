@@ -1,0 +1,198 @@
+//! `llama`, `mistral`, `qwen2` and `qwen3`: grouped heads with rotary positions, a gated MLP, RMSNorm before each
+//! (`transformers/models/llama/modeling_llama.py` and its copies).
+
+use super::attention::{Attend, Scores, attend, heads, merge_heads, split_heads};
+use super::decoder::{Around, Context, Decoder, Layer};
+use super::mlp::GatedMlp;
+use super::{Blueprint, Model, Run};
+use crate::config::reader::Defaults;
+use crate::config::{Activation, Reader, Shape};
+use crate::nn::{Builder, Linear, Norm, NormKind, apply_rotary};
+use crate::torch::{ModuleId, Tensor, ops};
+use peakledger_input::Problem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What sets these families apart.
+#[derive(Clone, Copy, Debug)]
+struct Llama {
+    intermediate_size: u64,
+    hidden_act: Activation,
+    qkv_bias: bool,
+    o_bias: bool,
+    mlp_bias: bool,
+    /// Whether queries and keys are normed, head by head.
+    qk_norm: bool,
+}
+
+fn read(reader: &mut Reader<'_>, defaults: &Defaults) -> Result<(Shape, Llama), Problem> {
+    let shape = reader.shape(defaults)?;
+    reader.rotary(&shape)?;
+    let bias = reader.flag("attention_bias")?.unwrap_or(false);
+    let llama = Llama {
+        intermediate_size: reader.size(&["intermediate_size"])?,
+        hidden_act: reader.activation("hidden_act", Activation::Silu)?,
+        qkv_bias: bias,
+        o_bias: bias,
+        mlp_bias: reader.flag("mlp_bias")?.unwrap_or(false),
+        qk_norm: false,
+    };
+    Ok((shape, llama))
+}
+
+pub(super) fn read_llama(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let defaults = Defaults { max_position_embeddings: 2048, tie_word_embeddings: false, head_dim: None };
+    let (shape, llama) = read(reader, &defaults)?;
+    Ok((shape, Arc::new(llama)))
+}
+
+pub(super) fn read_mistral(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let defaults = Defaults { max_position_embeddings: 131_072, tie_word_embeddings: false, head_dim: None };
+    let (mut shape, llama) = read(reader, &defaults)?;
+    shape.window = reader.window(&shape, 4096, false, |_| true)?;
+    Ok((shape, Arc::new(Llama { qkv_bias: false, o_bias: false, mlp_bias: false, ..llama })))
+}
+
+pub(super) fn read_qwen2(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let defaults = Defaults { max_position_embeddings: 32_768, tie_word_embeddings: false, head_dim: None };
+    let (mut shape, llama) = read(reader, &defaults)?;
+    read_upper_window(reader, &mut shape)?;
+    Ok((shape, Arc::new(Llama { qkv_bias: true, o_bias: false, mlp_bias: false, ..llama })))
+}
+
+pub(super) fn read_qwen3(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let defaults =
+        Defaults { max_position_embeddings: 32_768, tie_word_embeddings: false, head_dim: Some(128) };
+    let (mut shape, llama) = read(reader, &defaults)?;
+    read_upper_window(reader, &mut shape)?;
+    Ok((shape, Arc::new(Llama { mlp_bias: false, qk_norm: true, ..llama })))
+}
+
+/// With `use_sliding_window`, the layers from `max_window_layers` on look through a window.
+fn read_upper_window(reader: &mut Reader<'_>, shape: &mut Shape) -> Result<(), Problem> {
+    if reader.flag("use_sliding_window")? == Some(true) {
+        let first = match reader.layer("max_window_layers")? {
+            Some(first) => first,
+            None => reader.defaulted("max_window_layers", 28),
+        };
+        shape.window = reader.window(shape, 4096, true, |layer| u64::from(layer) >= first)?;
+    }
+    Ok(())
+}
+
+impl Blueprint for Llama {
+    fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
+        let layer = |build: &mut Builder, module| -> Rc<dyn Layer> {
+            Rc::new(LlamaLayer::new(build, module, shape, self, run.attend))
+        };
+        let norm = |build: &mut Builder, parent, name| {
+            Norm::new(build, parent, name, NormKind::Rms, shape.hidden_size)
+        };
+        Box::new(Decoder::new(build, shape, run, Around::usual(shape), layer, norm))
+    }
+}
+
+struct LlamaLayer {
+    module: ModuleId,
+    self_attn: Attention,
+    mlp: GatedMlp,
+    input_layernorm: Norm,
+    post_attention_layernorm: Norm,
+}
+
+impl LlamaLayer {
+    fn new(
+        build: &mut Builder,
+        module: ModuleId,
+        shape: &Shape,
+        llama: &Llama,
+        attend: Attend,
+    ) -> LlamaLayer {
+        let sizes = (shape.hidden_size, llama.intermediate_size);
+        let norm =
+            |build: &mut Builder, name| Norm::new(build, module, name, NormKind::Rms, shape.hidden_size);
+        LlamaLayer {
+            module,
+            self_attn: Attention::new(build, module, shape, llama, attend),
+            mlp: GatedMlp::new(build, module, sizes, llama.hidden_act, llama.mlp_bias),
+            input_layernorm: norm(build, "input_layernorm"),
+            post_attention_layernorm: norm(build, "post_attention_layernorm"),
+        }
+    }
+}
+
+impl Layer for LlamaLayer {
+    fn forward(&self, input: &Tensor, context: &Context) -> Tensor {
+        input.torch().inside(self.module, || {
+            let mut hidden_states = self.input_layernorm.forward(input);
+            let _attention_weights;
+            (hidden_states, _attention_weights) = self.self_attn.forward(&hidden_states, context);
+            hidden_states = ops::add(input, &hidden_states);
+
+            let residual = hidden_states.clone();
+            hidden_states = self.post_attention_layernorm.forward(&hidden_states);
+            hidden_states = self.mlp.forward(&hidden_states);
+            ops::add(&residual, &hidden_states)
+        })
+    }
+}
+
+struct Attention {
+    module: ModuleId,
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    qk_norm: Option<[Norm; 2]>,
+    head_dim: u64,
+    scores: Scores,
+    attend: Attend,
+}
+
+impl Attention {
+    fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, llama: &Llama, attend: Attend) -> Attention {
+        let module = build.module(parent, "self_attn");
+        let queries = shape.num_attention_heads.saturating_mul(shape.head_dim);
+        let keys = shape.num_key_value_heads.saturating_mul(shape.head_dim);
+        let hidden = shape.hidden_size;
+        Attention {
+            module,
+            q_proj: Linear::new(build, module, "q_proj", (hidden, queries), llama.qkv_bias),
+            k_proj: Linear::new(build, module, "k_proj", (hidden, keys), llama.qkv_bias),
+            v_proj: Linear::new(build, module, "v_proj", (hidden, keys), llama.qkv_bias),
+            o_proj: Linear::new(build, module, "o_proj", (queries, hidden), llama.o_bias),
+            qk_norm: llama.qk_norm.then(|| {
+                ["q_norm", "k_norm"].map(|name| Norm::new(build, module, name, NormKind::Rms, shape.head_dim))
+            }),
+            head_dim: shape.head_dim,
+            scores: Scores { dropout: shape.attention_dropout, softcap: false },
+            attend,
+        }
+    }
+
+    /// The attended states, and the attention weights where they are made.
+    fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
+        hidden_states.torch().inside(self.module, || {
+            let (mut query, mut key);
+            match &self.qk_norm {
+                None => {
+                    query = heads(&self.q_proj.forward(hidden_states), self.head_dim);
+                    key = heads(&self.k_proj.forward(hidden_states), self.head_dim);
+                }
+                Some([q_norm, k_norm]) => {
+                    let normed = |projected: Tensor, norm: &Norm| {
+                        ops::transpose(norm.forward(&split_heads(&projected, self.head_dim)), 1, 2)
+                    };
+                    query = normed(self.q_proj.forward(hidden_states), q_norm);
+                    key = normed(self.k_proj.forward(hidden_states), k_norm);
+                }
+            }
+            let value = heads(&self.v_proj.forward(hidden_states), self.head_dim);
+            (query, key) = apply_rotary(&query, &key, &context.position_embeddings);
+            let mask = context.attention_mask.as_ref();
+            let (attended, weights) = attend(self.attend, [&query, &key, &value], mask, self.scores);
+            let merged = merge_heads(attended);
+            (self.o_proj.forward(&merged), weights)
+        })
+    }
+}

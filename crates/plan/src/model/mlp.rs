@@ -1,0 +1,45 @@
+//! The gated MLP that most families share (`LlamaMLP` and its copies).
+
+use crate::config::Activation;
+use crate::nn::{Builder, Linear};
+use crate::torch::{ModuleId, Tensor, ops};
+
+/// `down(act(gate(x)) * up(x))`.
+pub(crate) struct GatedMlp {
+    module: ModuleId,
+    act_fn: ModuleId,
+    activation: Activation,
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+impl GatedMlp {
+    pub(crate) fn new(
+        build: &mut Builder,
+        parent: ModuleId,
+        (hidden, inner): (u64, u64),
+        activation: Activation,
+        bias: bool,
+    ) -> GatedMlp {
+        let module = build.module(parent, "mlp");
+        GatedMlp {
+            module,
+            act_fn: build.module(module, "act_fn"),
+            activation,
+            gate_proj: Linear::new(build, module, "gate_proj", (hidden, inner), bias),
+            up_proj: Linear::new(build, module, "up_proj", (hidden, inner), bias),
+            down_proj: Linear::new(build, module, "down_proj", (inner, hidden), bias),
+        }
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
+        let torch = x.torch();
+        torch.inside(self.module, || {
+            let gate = self.gate_proj.forward(x);
+            let gate = torch.inside(self.act_fn, move || self.activation.apply(gate));
+            let up = self.up_proj.forward(x);
+            self.down_proj.forward(ops::mul(gate, up))
+        })
+    }
+}
