@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "gpu")]
     exit_code: bool,
     /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
-    #[arg(long = "candidate", value_name = "NAME: OPTIONS")]
+    #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
     candidates: Vec<String>,
     /// The steps to show
     #[arg(long = "step", value_enum, default_value_t = StepArg::Both, value_name = "STEP")]

@@ -4,7 +4,10 @@
 
 mod answers;
 mod compare;
+mod configs;
 mod files;
 mod hostile;
+mod list;
+mod plan;
 mod readme;
 mod support;

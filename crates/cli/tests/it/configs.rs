@@ -1,0 +1,233 @@
+//! Configs that are none, or none that can be planned: code 2, one sentence with file, place, cause and mend, at once.
+
+use crate::support::Bench;
+use serde_json::{Map, Value, json};
+use std::time::{Duration, Instant};
+
+fn sound() -> Map<String, Value> {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": false
+    });
+    config.as_object().unwrap().clone()
+}
+
+/// The sound config with fields set; a `null` leaves a field out.
+fn with(changes: &Value) -> String {
+    let mut config = sound();
+    for (key, value) in changes.as_object().unwrap() {
+        match value {
+            Value::Null => drop(config.remove(key)),
+            value => drop(config.insert(key.clone(), value.clone())),
+        }
+    }
+    serde_json::to_string_pretty(&config).unwrap()
+}
+
+/// What `plan` says against a config: always of the file, in one line and a help.
+fn refusal(content: impl AsRef<[u8]>) -> String {
+    let bench = Bench::new().file("config.json", content);
+    let began = Instant::now();
+    let said = bench.refusal("plan config.json");
+    assert!(began.elapsed() < Duration::from_secs(20), "it hangs: {said}");
+    assert!(said.starts_with("error: config.json"), "{said}");
+    assert!(said.trim_end().lines().count() <= 2, "{said}");
+    assert!(said.len() < 500, "{said}");
+    said
+}
+
+#[test]
+fn the_sound_config_is_planned() {
+    let bench = Bench::new().file("config.json", with(&json!({})));
+    assert!(bench.answer("plan config.json").starts_with("peak "));
+}
+
+#[test]
+fn text_that_is_no_config() {
+    let deep = |open: &str, close: &str| [open.repeat(10_000), "1".to_owned(), close.repeat(10_000)].concat();
+    let (lists, objects) = (deep("[", "]"), deep("{\"a\":", "}"));
+    for (content, says) in [
+        ("", &["an empty file"][..]),
+        ("<!DOCTYPE html>\n<html>404</html>", &["an HTML page", "\n  help: "]),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 654\n",
+            &["a git-lfs pointer", "git lfs pull"],
+        ),
+        ("{\n  // the model\n  \"model_type\": \"llama\"\n}", &[":2:3", "no comments"]),
+        ("{\"model_type\": \"llama\",}", &[":1:24", "remove the comma"]),
+        ("{\"model_type\": \"llama\" \"hidden_size\": 64}", &[":1:24"]),
+        ("{'model_type': 'llama'}", &[":1:2", "double quotes"]),
+        (
+            "{\"model_type\": \"llama\", \"hidden_size\": NaN}",
+            &[":1:40 (/hidden_size)", "`NaN` is not JSON", "\n  help: "],
+        ),
+        ("{\"rope_theta\": -Infinity}", &["(/rope_theta)", "`-Infinity` is not JSON"]),
+        ("{\"use_cache\": True}", &["(/use_cache)", "write `true`"]),
+        (
+            "{\"model_type\": \"llama\",\n \"hidden_size\": 64,\n \"hidden_size\": 128}",
+            &[":3:2 (/hidden_size)", "stands twice", "line 2, column 2", "keep one"],
+        ),
+        ("{\"a\": {\"b\": 1, \"b\": 2}}", &["(/a/b)", "stands twice"]),
+        ("{\"model_type\": \"llama\"", &["ends in the middle"]),
+        ("{\"model_type\": \"llama\"}\n{}", &[":2:1", "more text"]),
+        ("[]", &["is a JSON object"]),
+        ("null", &["is a JSON object"]),
+        ("\"llama\"", &["is a JSON object"]),
+        ("{}", &["no `model_type`", "llama"]),
+        (&lists, &["deeper than 128"]),
+        (&objects, &["deeper than 128"]),
+    ] {
+        let said = refusal(content);
+        assert!(says.iter().all(|says| said.contains(says)), "{content:.60}: {said}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text() {
+    for (content, says) in [
+        (&b"\x80\x04\x95\x10"[..], "a Python pickle"),
+        (b"PK\x03\x04\x14", "a zip archive"),
+        (b"\x1f\x8b\x08\x00", "a gzip archive"),
+        (b"{\"model_type\": \"ll\xffma\"}", "not UTF-8"),
+    ] {
+        let said = refusal(content);
+        assert!(said.contains(says), "{says}: {said}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_fault() {
+    let bench = Bench::new().file("config.json", format!("\u{feff}{}", with(&json!({}))));
+    assert!(bench.answer("plan config.json").starts_with("peak "));
+}
+
+#[test]
+fn a_config_of_17_mib_is_refused_unread() {
+    let mut content = with(&json!({}));
+    content.push_str(&" ".repeat(17 << 20));
+    let said = refusal(content);
+    assert!(said.contains("16 MiB") && said.contains("\n  help: "), "{said}");
+}
+
+/// What each field may not be, and what is said of it.
+#[test]
+fn fields_that_cannot_be() {
+    let heads = "(/num_attention_heads)";
+    for (changes, says) in [
+        (json!({"model_type": null}), &["no `model_type`", "llama"][..]),
+        (json!({"model_type": 3}), &["(/model_type)", "not text"]),
+        (
+            json!({"model_type": "qwen22"}),
+            &["(/model_type)", "`qwen22` is not known", "did you mean `qwen2`"],
+        ),
+        (json!({"model_type": "speech9"}), &["(/model_type)", "`speech9` is not known", "nown are llama"]),
+        (json!({"num_hidden_layers": null}), &["`num_hidden_layers` is missing", "add"]),
+        (json!({"hidden_size": null}), &["`hidden_size` is missing", "add"]),
+        (json!({"num_attention_heads": null}), &["`num_attention_heads` is missing", "add"]),
+        (json!({"vocab_size": null}), &["`vocab_size` is missing", "add"]),
+        (json!({"intermediate_size": null}), &["`intermediate_size` is missing", "add"]),
+        (json!({"num_attention_heads": 0}), &[heads, "is 0", "1 or more"]),
+        (json!({"num_attention_heads": -1}), &[heads, "is -1", "1 or more"]),
+        (json!({"num_attention_heads": 2.5}), &[heads, "is 2.5", "whole number"]),
+        (json!({"num_attention_heads": "32"}), &[heads, "32", "remove the quotes"]),
+        (json!({"num_attention_heads": "many"}), &[heads, "is not a number"]),
+        (json!({"num_attention_heads": [4, 4]}), &[heads, "is not a number"]),
+        (json!({"num_attention_heads": true}), &[heads, "is not a number"]),
+        (json!({"hidden_size": 66}), &["(/hidden_size)", "(66)", "(4)", "no `head_dim`", "add `head_dim`"]),
+        (
+            json!({"num_attention_heads": 128, "num_key_value_heads": 128}),
+            &["(/hidden_size)", "(64)", "(128)"],
+        ),
+        (json!({"num_key_value_heads": 3}), &["(/num_key_value_heads)", "(4)", "(3)", "\n  help: "]),
+        (json!({"num_key_value_heads": 8}), &["(/num_key_value_heads)", "(4)", "(8)"]),
+        (json!({"num_key_value_heads": 0}), &["(/num_key_value_heads)", "is 0"]),
+        (json!({"head_dim": 15}), &["(/head_dim)", "15", "pairs", "even"]),
+        (json!({"vocab_size": 0}), &["(/vocab_size)", "is 0"]),
+        (json!({"vocab_size": 1_u64 << 63}), &["(/vocab_size)", "9223372036854775808", "above the limit"]),
+        (
+            json!({"num_hidden_layers": 1_000_000_000}),
+            &["(/num_hidden_layers)", "1000000000", "above the limit"],
+        ),
+        (json!({"intermediate_size": [128, 128]}), &["(/intermediate_size)", "is not a number"]),
+        (json!({"max_position_embeddings": 0}), &["(/max_position_embeddings)", "is 0"]),
+        (
+            json!({"tie_word_embeddings": "no"}),
+            &["(/tie_word_embeddings)", "true or false", "without quotes"],
+        ),
+        (json!({"mlp_bias": 1}), &["(/mlp_bias)", "true or false"]),
+        (json!({"attention_dropout": 1.5}), &["(/attention_dropout)", "1.5", "probability"]),
+        (json!({"attention_dropout": "0.1"}), &["(/attention_dropout)", "0.1", "probability"]),
+        (json!({"hidden_act": "swiglu9"}), &["(/hidden_act)", "swiglu9", "known are silu"]),
+        (json!({"hidden_act": 3}), &["(/hidden_act)", "3", "known are silu"]),
+        (json!({"is_encoder_decoder": true}), &["(/is_encoder_decoder)", "encoder-decoder", "decoder-only"]),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+            &["(/quantization_config)", "`gptq`", "remove it"],
+        ),
+        (json!({"quantization_config": {"load_in_4bit": true}}), &["(/quantization_config)", "quantized"]),
+        (json!({"model_type": "\u{1b}[31mred\u{202e}"}), &["\\u{1b}[31mred\\u{202e}"]),
+    ] {
+        let said = refusal(with(&changes));
+        assert!(says.iter().all(|says| said.contains(says)), "{changes}: {said}");
+        assert!(said.contains("\n  help: "), "{changes}: {said}");
+        assert!(!said.contains(['\u{1b}', '\u{202e}']), "{changes}");
+    }
+}
+
+#[test]
+fn fields_that_may_be_left_out_are_named_among_the_assumptions() {
+    let config = with(
+        &json!({"num_key_value_heads": null, "tie_word_embeddings": null, "max_position_embeddings": null}),
+    );
+    for null in ["", r#""num_key_value_heads": null,"#] {
+        let config = config.replacen('{', &format!("{{{null}"), 1);
+        let bench = Bench::new().file("config.json", config);
+        let plan: Value = serde_json::from_str(&bench.answer("plan config.json --format json")).unwrap();
+        let said = plan["assumptions"]["config"].as_str().unwrap();
+        for default in
+            ["num_key_value_heads = 4", "tie_word_embeddings = false", "max_position_embeddings = 2048"]
+        {
+            assert!(said.contains(default), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_head_width_of_its_own_is_fine() {
+    let bench = Bench::new().file("config.json", with(&json!({"hidden_size": 66, "head_dim": 16})));
+    assert!(bench.answer("plan config.json").starts_with("peak "));
+}
+
+/// Custom code is never run, and what does not decide shapes decides nothing.
+#[test]
+fn fields_that_decide_nothing_change_nothing() {
+    let planned = |changes: Value| {
+        let bench = Bench::new().file("config.json", with(&changes));
+        bench.answer("plan config.json --format json")
+    };
+    let custom = json!({"auto_map": {"AutoModelForCausalLM": "evil.py--Evil"}, "torch_dtype": "float4", "x-mine": [1, {"a": null}]});
+    assert_eq!(planned(custom), planned(json!({})));
+}
+
+#[test]
+fn sums_past_64_bits_are_an_error() {
+    let most = 1_u64 << 28;
+    let config = with(&json!({
+        "vocab_size": most, "hidden_size": most, "intermediate_size": most, "num_attention_heads": 1024,
+        "num_key_value_heads": 1024, "num_hidden_layers": 64
+    }));
+    let bench = Bench::new().file("config.json", config);
+    for options in ["", "--batch 65536 --seq-len 65536", "--precision bf16 --optimizer sgd"] {
+        let said = bench.refusal(&format!("plan config.json {options}"));
+        assert!(said.contains("64 bits") && said.contains("\n  help: "), "{options}: {said}");
+    }
+}
+
+#[test]
+fn every_beginning_of_a_config_is_refused_or_planned() {
+    let whole = with(&json!({}));
+    for end in (0..whole.len()).step_by(7) {
+        let said = refusal(&whole[..end]);
+        assert!(said.contains("ends in the middle") || said.contains("an empty file"), "{end}: {said}");
+    }
+}
