@@ -39,7 +39,8 @@ pub(crate) struct Node {
     /// Later nodes run first; leaves before all others.
     sequence: u32,
     module: ModuleId,
-    next: Targets,
+    /// Emptied when the node has run, so that a deep graph comes apart as backward walks it.
+    next: RefCell<Targets>,
     work: RefCell<Work>,
     /// The gradients of the outputs, as far as they have arrived; mostly there is one.
     arrived: RefCell<SmallVec<[Option<Tensor>; 1]>>,
@@ -99,7 +100,7 @@ impl Edge {
 impl Node {
     fn new(sequence: u32, module: ModuleId, next: Targets, work: Work, outputs: usize) -> Node {
         let arrived = RefCell::new(std::iter::repeat_with(|| None).take(outputs).collect());
-        let work = RefCell::new(work);
+        let (work, next) = (RefCell::new(work), RefCell::new(next));
         Node { sequence, module, next, work, arrived, waiting_for: Cell::new(0) }
     }
 }
@@ -185,7 +186,7 @@ impl Eq for Ready {}
 fn count_dependencies(root: &Rc<Node>) {
     let mut stack = vec![root.clone()];
     while let Some(node) = stack.pop() {
-        for target in node.next.iter().flatten() {
+        for target in node.next.borrow().iter().flatten() {
             let next = &target.edge.node;
             let waiting_for = next.waiting_for.get();
             if waiting_for == 0 {
@@ -227,11 +228,12 @@ fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
         Work::Join(formula) => formula(&arrived),
     };
     let fit = |(output, target): (Option<Tensor>, &Option<Target>)| Some(fit(output?, target.as_ref()?));
-    let fitted: Grads = outputs.into_iter().zip(&node.next).map(fit).collect();
+    let next = std::mem::take(&mut *node.next.borrow_mut());
+    let fitted: Grads = outputs.into_iter().zip(&next).map(fit).collect();
     drop(arrived);
     drop(work);
     let mut fitted = fitted.into_iter();
-    for target in &node.next {
+    for target in next.iter() {
         let grad = fitted.next().flatten();
         let Some(target) = target else { continue };
         if let Some(grad) = grad {
