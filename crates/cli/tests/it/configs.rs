@@ -144,6 +144,13 @@ fn fields_that_cannot_be() {
         (json!({"head_dim": 15}), &["(/head_dim)", "15", "pairs", "even"]),
         (json!({"vocab_size": 0}), &["(/vocab_size)", "is 0"]),
         (json!({"vocab_size": 1_u64 << 63}), &["(/vocab_size)", "9223372036854775808", "above the limit"]),
+        (json!({"vocab_size": 1e21}), &["(/vocab_size)", "1e+21", "above the limit"]),
+        (json!({"n_layer": 3}), &["(/n_layer)", "3", "`num_hidden_layers`", "2", "keep one"]),
+        (json!({"num_hidden_layers": 40_000}), &["(/num_hidden_layers)", "40000", "limit of 32768"]),
+        (
+            json!({"model_type": "t5", "is_encoder_decoder": true}),
+            &["(/is_encoder_decoder)", "encoder-decoder"],
+        ),
         (
             json!({"num_hidden_layers": 1_000_000_000}),
             &["(/num_hidden_layers)", "1000000000", "above the limit"],
@@ -165,6 +172,7 @@ fn fields_that_cannot_be() {
             &["(/quantization_config)", "`gptq`", "remove it"],
         ),
         (json!({"quantization_config": {"load_in_4bit": true}}), &["(/quantization_config)", "quantized"]),
+        (json!({"model_type": "x".repeat(5000)}), &["(/model_type)", "x…` is not known"]),
         (json!({"model_type": "\u{1b}[31mred\u{202e}"}), &["\\u{1b}[31mred\\u{202e}"]),
     ] {
         let said = refusal(with(&changes));
@@ -176,20 +184,29 @@ fn fields_that_cannot_be() {
 
 #[test]
 fn fields_that_may_be_left_out_are_named_among_the_assumptions() {
-    let config = with(
-        &json!({"num_key_value_heads": null, "tie_word_embeddings": null, "max_position_embeddings": null}),
-    );
-    for null in ["", r#""num_key_value_heads": null,"#] {
+    let config = with(&json!({"tie_word_embeddings": null, "max_position_embeddings": null}));
+    for null in ["", r#""max_position_embeddings": null,"#] {
         let config = config.replacen('{', &format!("{{{null}"), 1);
         let bench = Bench::new().file("config.json", config);
         let plan: Value = serde_json::from_str(&bench.answer("plan config.json --format json")).unwrap();
         let said = plan["assumptions"]["config"].as_str().unwrap();
-        for default in
-            ["num_key_value_heads = 4", "tie_word_embeddings = false", "max_position_embeddings = 2048"]
-        {
+        for default in ["tie_word_embeddings = false", "max_position_embeddings = 2048"] {
             assert!(said.contains(default), "{said}");
         }
     }
+}
+
+#[test]
+fn key_heads_that_are_left_out_are_as_many_as_query_heads() {
+    let peak = |config: String| {
+        let out = Bench::new().file("config.json", config).answer("plan config.json --format json");
+        serde_json::from_str::<Value>(&out).unwrap()["peak"]["bytes"].clone()
+    };
+    let left_out = with(&json!({"num_key_value_heads": null}));
+    let null = left_out.replacen('{', r#"{"num_key_value_heads": null,"#, 1);
+    let four = peak(with(&json!({"num_key_value_heads": 4})));
+    assert_eq!([peak(left_out), peak(null)], [four.clone(), four.clone()]);
+    assert_ne!(four, peak(with(&json!({}))), "two of them are fewer");
 }
 
 #[test]

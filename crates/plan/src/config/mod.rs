@@ -100,8 +100,8 @@ impl Architecture {
     /// Names the file, the place, what is wrong and how to mend it.
     pub fn read(source: &Source) -> Result<Architecture, Problem> {
         let mut reader = Reader::new(source)?;
-        let family = reader.family()?;
         reader.refuse_what_is_not_planned()?;
+        let family = reader.family()?;
         let (shape, blueprint) = (family.read)(&mut reader)?;
         Ok(Architecture { model_type: family.model_type, shape, defaults: reader.defaults, blueprint })
     }

@@ -2,11 +2,11 @@
 
 use super::{Activation, Shape, Window};
 use crate::model::{FAMILIES, Family};
-use peakledger_input::{Problem, Source, json, near};
+use peakledger_input::{Problem, Source, json, near, quoted};
 use serde_json::{Map, Value};
 
-/// More layers than any model has; a larger number is a slip.
-const MAX_LAYERS: u64 = 100_000;
+/// More layers than any model has, and as many as a step can run; a larger number is a slip.
+const MAX_LAYERS: u64 = 1 << 15;
 /// Larger than any width or vocabulary in use; keeps products of two of them far from 64 bits.
 const MAX_SIZE: u64 = 1 << 28;
 
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
             }
         };
         FAMILIES.iter().find(|family| family.model_type == name).ok_or_else(|| {
-            let cause = format!("the model family {} is not known", peakledger_input::quoted(name));
+            let cause = format!("the model family {} is not known", quoted(name));
             let mend = match near(name, known()) {
                 Some(near) => format!("did you mean `{near}`? Known are {listed}"),
                 None => format!("known are {listed}"),
@@ -62,11 +62,9 @@ impl<'a> Reader<'a> {
     pub(crate) fn refuse_what_is_not_planned(&self) -> Result<(), Problem> {
         if self.fields.get("quantization_config").is_some_and(|v| !v.is_null()) {
             let method = self.fields.get("quantization_config").and_then(|v| v.get("quant_method"));
-            let method = method.and_then(Value::as_str).unwrap_or("of an unknown method");
-            let cause = format!(
-                "the weights are quantized ({}), which is not planned yet",
-                peakledger_input::quoted(method)
-            );
+            let method = method.and_then(Value::as_str).map(|method| format!(" ({})", quoted(method)));
+            let method = method.unwrap_or_default();
+            let cause = format!("the weights are quantized{method}, which is not planned yet");
             return Err(self.at("quantization_config", &cause, "remove it to plan the unquantized model"));
         }
         if self.fields.get("is_encoder_decoder").and_then(Value::as_bool) == Some(true) {
@@ -137,7 +135,7 @@ impl<'a> Reader<'a> {
 
     /// Refuses a head that rotary positions cannot turn in pairs.
     pub(crate) fn rotary(&self, shape: &Shape) -> Result<(), Problem> {
-        if shape.head_dim % 2 == 0 {
+        if shape.head_dim.is_multiple_of(2) {
             return Ok(());
         }
         let cause = format!("a head is {} wide, and rotary positions turn pairs", shape.head_dim);
@@ -189,7 +187,11 @@ impl<'a> Reader<'a> {
         let known = Activation::NAMES.iter().find(|(name, _)| value.as_str() == Some(name));
         known.map(|(_, activation)| *activation).ok_or_else(|| {
             let names = Activation::NAMES.map(|(name, _)| name).join(", ");
-            self.at(key, &format!("the activation {value} is not known"), &format!("known are {names}"))
+            self.at(
+                key,
+                &format!("the activation {} is not known", quoted(&value.to_string())),
+                &format!("known are {names}"),
+            )
         })
     }
 
@@ -237,14 +239,15 @@ impl<'a> Reader<'a> {
         match value {
             Value::Number(number) => match number.as_u64() {
                 Some(number @ 1..) if number <= limit => Ok(Some(number)),
-                Some(1..) => {
+                // what passes 64 bits is read as a float
+                number if number.is_some_and(|n| n > limit) || value.as_f64().is_some_and(|n| n > 1e19) => {
                     let cause = format!("`{key}` is {value}, above the limit of {limit}");
                     Err(self.at(key, &cause, "check the number"))
                 }
                 _ => Err(self.at(key, &format!("`{key}` is {value}"), whole)),
             },
             Value::String(text) if text.parse::<u64>().is_ok() => {
-                Err(self.at(key, &format!("`{key}` is the text {value}"), "remove the quotes"))
+                Err(self.at(key, &format!("`{key}` is the text {}", quoted(text)), "remove the quotes"))
             }
             _ => Err(self.at(key, &format!("`{key}` is not a number"), whole)),
         }
@@ -305,7 +308,11 @@ impl<'a> Reader<'a> {
         match self.fields.get(key) {
             None | Some(Value::Null) => Ok(default),
             Some(value) => value.as_f64().filter(|p| (0.0..1.0).contains(p)).ok_or_else(|| {
-                self.at(key, &format!("`{key}` is {value}"), "it is a probability from 0 to below 1")
+                self.at(
+                    key,
+                    &format!("`{key}` is {}", quoted(&value.to_string())),
+                    "it is a probability from 0 to below 1",
+                )
             }),
         }
     }

@@ -31,8 +31,11 @@ pub struct Family {
     pub model_type: &'static str,
     /// The transformers file whose modules are mirrored.
     pub modules: &'static str,
-    pub(crate) read: fn(&mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem>,
+    pub(crate) read: Read,
 }
+
+/// What a family makes of its config.json.
+type Read = fn(&mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem>;
 
 /// The model families known.
 pub const FAMILIES: [Family; 10] = [
