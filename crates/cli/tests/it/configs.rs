@@ -146,7 +146,7 @@ fn fields_that_cannot_be() {
         (json!({"vocab_size": 1_u64 << 63}), &["(/vocab_size)", "9223372036854775808", "above the limit"]),
         (json!({"vocab_size": 1e21}), &["(/vocab_size)", "1e+21", "above the limit"]),
         (json!({"n_layer": 3}), &["(/n_layer)", "3", "`num_hidden_layers`", "2", "keep one"]),
-        (json!({"num_hidden_layers": 40_000}), &["(/num_hidden_layers)", "40000", "limit of 32768"]),
+        (json!({"num_hidden_layers": 40_000}), &["(/num_hidden_layers)", "40000", "above the limit"]),
         (
             json!({"model_type": "t5", "is_encoder_decoder": true}),
             &["(/is_encoder_decoder)", "encoder-decoder"],
@@ -224,6 +224,20 @@ fn fields_that_decide_nothing_change_nothing() {
     };
     let custom = json!({"auto_map": {"AutoModelForCausalLM": "evil.py--Evil"}, "torch_dtype": "float4", "x-mine": [1, {"a": null}]});
     assert_eq!(planned(custom), planned(json!({})));
+}
+
+#[test]
+fn a_thousand_layers_are_only_more_of_the_same() {
+    let peak = |layers: u32, options: &str| {
+        let bench = Bench::new().file("config.json", with(&json!({"num_hidden_layers": layers})));
+        let out =
+            bench.answer(&format!("plan config.json --format json --seq-len 16 --precision bf16 {options}"));
+        serde_json::from_str::<Value>(&out).unwrap()["peak"]["bytes"].as_u64().unwrap()
+    };
+    for options in ["", "--recompute full"] {
+        let [few, some, many] = [100, 200, 1100].map(|layers| peak(layers, options));
+        assert_eq!(many - some, 9 * (some - few), "{options}: each layer adds the same");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use peakledger_input::{Problem, Source, json, near, quoted};
 use serde_json::{Map, Value};
 
 /// More layers than any model has, and as many as a step can run; a larger number is a slip.
-const MAX_LAYERS: u64 = 1 << 15;
+const MAX_LAYERS: u64 = 1 << 14;
 /// Larger than any width or vocabulary in use; keeps products of two of them far from 64 bits.
 const MAX_SIZE: u64 = 1 << 28;
 
