@@ -23,7 +23,7 @@ fn main() {
 
     println!("llama-3.1-8b, config to answer");
     println!("  in process       {:>9.2?}", best(200, || run(&llama.config, &options)));
-    let mixed = Options { precision: Precision::Bf16Mixed, ..options };
+    let mixed = Options { precision: Precision::Bf16Mixed, ..options.clone() };
     println!("  the same, mixed  {:>9.2?}", best(200, || run(&llama.config, &mixed)));
     println!("  whole process    {:>9.2?}", best(20, || whole_process(&["plan", "llama-3.1-8b"])));
 
@@ -37,7 +37,7 @@ fn main() {
         grow("micro-batches", micro_batches, best(50, || run(&llama.config, &options)));
     }
     for length in [2_048, 16_384, 131_072] {
-        let options = Options { seq_len: Some(u64::from(length)), ..options };
+        let options = Options { seq_len: Some(u64::from(length)), ..options.clone() };
         grow("tokens", length, best(50, || run(&llama.config, &options)));
     }
     beside_the_tracker(llama.config.text());

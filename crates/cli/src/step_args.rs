@@ -2,10 +2,12 @@
 
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 use peakledger_input::Problem;
+use peakledger_plan::Dtype;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
-    Attention, HoldOutputs, OptimizerImpl, OptimizerKind, Options, Precision, Recompute,
+    Attention, HoldOutputs, Lora, LoraTargets, OptimizerImpl, OptimizerKind, Options, Precision, Recompute,
 };
+use std::str::FromStr;
 
 /// How the step is run. Nothing here has a default of clap's, so that a candidate changes only what it names.
 #[derive(Args, Clone, Default)]
@@ -44,6 +46,9 @@ pub(crate) struct StepArgs {
     /// The same as --recompute full
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", conflicts_with = "recompute")]
     gradient_checkpointing: Option<bool>,
+    /// Train adapters, the model frozen: r=16,dropout=0.05,dtype=fp32,targets=q_proj+v_proj or targets=all-linear
+    #[arg(long, value_name = "r=R,…")]
+    lora: Option<LoraArg>,
     /// Clip gradients by their norm
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     clip_grad_norm: Option<bool>,
@@ -122,10 +127,60 @@ impl StepArgs {
             attention: self.attention.map_or(default.attention, Into::into),
             expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
             recompute,
+            lora: self.lora.clone().map(|lora| lora.0),
             clip_grad_norm: self.clip_grad_norm.unwrap_or(default.clip_grad_norm),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
             before_sm80: card.is_some_and(Card::is_before_sm80),
         })
+    }
+}
+
+/// `r=16,alpha=32,dropout=0.05,dtype=fp32,targets=q_proj+v_proj`; alpha changes no byte.
+#[derive(Clone)]
+struct LoraArg(Lora);
+
+impl FromStr for LoraArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LoraArg, String> {
+        let mut lora = Lora { rank: 0, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+        for part in text.split(',').map(str::trim) {
+            let Some((key, value)) = part.split_once('=') else {
+                return Err(format!("`{part}` is not KEY=VALUE"));
+            };
+            let number = || value.parse::<f64>().map_err(|_| format!("`{key}` is not a number: `{value}`"));
+            match key {
+                "r" => {
+                    lora.rank = match value.parse::<u64>() {
+                        Ok(rank @ 1..=65_536) => rank,
+                        _ => return Err(format!("`r` is a whole number from 1 to 65536, not `{value}`")),
+                    }
+                }
+                "alpha" => drop(number()?),
+                "dropout" => match number()? {
+                    dropout if (0.0..1.0).contains(&dropout) => lora.dropout = dropout,
+                    dropout => return Err(format!("`dropout` is from 0 to below 1, not {dropout}")),
+                },
+                "dtype" => {
+                    lora.dtype = match value {
+                        "fp32" => Dtype::F32,
+                        "bf16" => Dtype::Bf16,
+                        "fp16" => Dtype::F16,
+                        _ => return Err(format!("`dtype` is fp32, bf16 or fp16, not `{value}`")),
+                    }
+                }
+                "targets" if value == "all-linear" => lora.targets = LoraTargets::AllLinear,
+                "targets" => {
+                    let names = value.split('+').map(|name| name.trim().to_owned()).collect();
+                    lora.targets = LoraTargets::Named(names);
+                }
+                _ => return Err(format!("`{key}` is none of r, alpha, dropout, dtype, targets")),
+            }
+        }
+        match lora.rank {
+            0 => Err("`r` is missing".to_owned()),
+            _ => Ok(LoraArg(lora)),
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::config::FAMILIES;
 use crate::model::Attend;
-use crate::options::{Attention, HoldOutputs, OptimizerImpl, OptimizerKind, Precision, Recompute};
+use crate::options::{
+    Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Precision, Recompute,
+};
 use crate::plan::Plan;
 use crate::step;
 use crate::torch::ops::SdpaKernel;
@@ -47,7 +49,18 @@ impl Plan {
     fn model(&self) -> String {
         let family = FAMILIES.iter().find(|family| family.model_type == self.architecture.model_type);
         let modules = family.map_or("", |family| family.modules);
-        format!("transformers 5.24 modules ({modules}) on torch 2.15, every parameter trained")
+        let trained = match &self.options.lora {
+            None => "every parameter trained".to_owned(),
+            Some(lora) => {
+                let targets = match &lora.targets {
+                    LoraTargets::AllLinear => "every linear module but the head".to_owned(),
+                    LoraTargets::Named(names) => names.join(", "),
+                };
+                let (rank, dtype) = (lora.rank, lora.dtype.as_str());
+                format!("frozen but for LoRA adapters of rank {rank} in {dtype} on {targets} (peft)")
+            }
+        };
+        format!("transformers 5.24 modules ({modules}) on torch 2.15, {trained}")
     }
 
     fn batch(&self) -> String {

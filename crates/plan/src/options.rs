@@ -4,7 +4,7 @@ use crate::torch::Dtype;
 use peakledger_input::Problem;
 
 /// How a training step is run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Sequences in a micro-batch.
     pub micro_batch_size: u64,
@@ -26,6 +26,8 @@ pub struct Options {
     pub expand_kv: bool,
     /// What is computed again in backward.
     pub recompute: Recompute,
+    /// Adapters that are trained in place of the model's own parameters.
+    pub lora: Option<Lora>,
     /// Whether gradients are clipped by their norm.
     pub clip_grad_norm: bool,
     /// How long the loop keeps the model's output.
@@ -47,6 +49,7 @@ impl Default for Options {
             attention: Attention::Sdpa,
             expand_kv: false,
             recompute: Recompute::None,
+            lora: None,
             clip_grad_norm: false,
             hold_outputs: HoldOutputs::No,
             before_sm80: false,
@@ -178,4 +181,26 @@ pub enum HoldOutputs {
     Backward,
     /// Until the step ends.
     Step,
+}
+
+/// LoRA adapters (peft).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lora {
+    /// The width between the two matrices.
+    pub rank: u64,
+    /// The chance that an element of an adapter's input is dropped.
+    pub dropout: f64,
+    /// The type of the adapters.
+    pub dtype: Dtype,
+    /// Which modules get one.
+    pub targets: LoraTargets,
+}
+
+/// Which modules get an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoraTargets {
+    /// Every linear module but the output head.
+    AllLinear,
+    /// Those of these names: `q_proj`, `v_proj`.
+    Named(Vec<String>),
 }

@@ -2,7 +2,7 @@
 
 use crate::config::Architecture;
 use crate::options::Options;
-use crate::step;
+use crate::step::{self, Outcome};
 use crate::torch::tape::{Ran, Stored, Tape};
 use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
 use peakledger_core::{ByCategory, Bytes, Device, Moment, Phase, Timeline};
@@ -96,7 +96,7 @@ pub struct At<'a> {
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
     let seq_len = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
     options.check(seq_len, architecture.shape.num_hidden_layers)?;
-    let (tape, parameters) = step::run(&architecture, &options, seq_len);
+    let Outcome { tape, parameters, trainable } = step::run(&architecture, &options, seq_len)?;
     let too_big = || {
         Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")
             .mend("check --micro-batch-size, --seq-len and the sizes in the config")
@@ -106,7 +106,7 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     }
     let first = StepPlan::read(&tape, Step::First).ok_or_else(too_big)?;
     let steady = StepPlan::read(&tape, Step::Steady).ok_or_else(too_big)?;
-    Ok(Plan { architecture, options, seq_len, parameters, trainable: parameters, first, steady, tape })
+    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, tape })
 }
 
 /// What a total counts.

@@ -13,20 +13,40 @@ use crate::torch::ops::SdpaKernel;
 use crate::torch::tape::{ModuleId, Role, Tape};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::{Category, Detail, Moment, Phase};
+use peakledger_input::Problem;
 use std::rc::Rc;
 
-/// Runs the first step of a model and hands back the tape, with the model's number of parameters.
-pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape, u64) {
+/// What a run leaves.
+pub(crate) struct Outcome {
+    pub(crate) tape: Tape,
+    /// Parameters of the model, adapters among them.
+    pub(crate) parameters: u64,
+    /// Those that are trained.
+    pub(crate) trainable: u64,
+}
+
+/// Runs the first step of a model.
+///
+/// # Errors
+/// Names the target of an adapter that the model does not have.
+pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
     let torch = Torch::new(usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20));
-    let mut build = Builder::new(torch.clone(), options.precision.weights());
-    let attend = attend(arch, options);
-    let run = Run { attend, checkpointed: options.recompute == Recompute::Full };
+    let mut build = Builder::new(torch.clone(), options.precision.weights(), options.lora.clone());
+    let checkpointed = options.recompute == Recompute::Full;
+    // a checkpoint needs something to ask its input for a gradient (`enable_input_require_grads`)
+    let run = Run {
+        attend: attend(arch, options),
+        checkpointed,
+        input_grads: checkpointed && options.lora.is_some(),
+    };
     let model = arch.blueprint.build(&mut build, &arch.shape, run);
+    build.check_targets()?;
     let [loss_module, optimizer_module] =
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
-    let parameters = build.parameters;
-    let count = count(&parameters);
+    let parameters = count(&build.parameters);
+    let trained: Vec<Parameter> = build.parameters.into_iter().filter(|p| p.leaf.is_some()).collect();
+    let trainable = count(&trained);
     let loop_ = Loop {
         torch: torch.clone(),
         options,
@@ -36,19 +56,19 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> (Tape
         batches: (0..options.gradient_accumulation_steps)
             .map(|i| Batch::new(&torch, options, seq_len, i))
             .collect(),
-        parameters,
+        trained,
     };
     let implementation = options.optimizer_impl.unwrap_or(OptimizerImpl::Foreach);
     let mut optimizer = Optimizer::new(options.optimizer, implementation, options.momentum);
     loop_.step(&mut optimizer);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
-    (tape, count)
+    Ok(Outcome { tape, parameters, trainable })
 }
 
 /// The parameters of a model, built but not run.
 pub(crate) fn parameters(arch: &Architecture) -> u64 {
-    let mut build = Builder::new(Torch::new(0), Dtype::F32);
-    let run = Run { attend: Attend::Eager, checkpointed: false };
+    let mut build = Builder::new(Torch::new(0), Dtype::F32, None);
+    let run = Run { attend: Attend::Eager, checkpointed: false, input_grads: false };
     let _model = arch.blueprint.build(&mut build, &arch.shape, run);
     count(&build.parameters)
 }
@@ -102,7 +122,8 @@ struct Loop<'a> {
     model: Box<dyn Model>,
     loss_module: ModuleId,
     optimizer_module: ModuleId,
-    parameters: Vec<Parameter>,
+    /// The parameters that are trained.
+    trained: Vec<Parameter>,
     batches: Vec<Batch>,
 }
 
@@ -120,22 +141,22 @@ impl Loop<'_> {
         torch.end();
         torch.begin(Phase::ZeroGrad, None);
         torch.launch("zero_grad");
-        for parameter in &self.parameters {
-            parameter.leaf.grad.borrow_mut().take();
+        for leaf in self.trained.iter().filter_map(|parameter| parameter.leaf.as_ref()) {
+            leaf.grad.borrow_mut().take();
         }
         torch.end();
     }
 
     fn update(&self, optimizer: &mut Optimizer) {
         if self.options.clip_grad_norm {
-            clip_grad_norm(&self.parameters);
+            clip_grad_norm(&self.trained);
         }
         let next = || self.torch.tape.borrow().next().0;
         let before = next();
-        optimizer.make_state(&self.parameters);
+        optimizer.make_state(&self.trained);
         let after = next();
         self.torch.tape.borrow_mut().initial = before..after;
-        optimizer.step(&self.parameters);
+        optimizer.step(&self.trained);
     }
 
     fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Tensor>) {

@@ -161,11 +161,13 @@ impl Decoder {
     }
 
     fn embed(&self, input_ids: &Tensor) -> Tensor {
-        let embedded = self.embed_tokens.forward(input_ids);
-        let Some(scale) = &self.embed_scale else { return embedded };
-        embedded.torch().clone().inside(self.embed_tokens.module, || {
-            ops::mul(embedded, ops::to(scale, self.embed_tokens.weight.dtype()))
-        })
+        let module = self.embed_tokens.module;
+        let mut embedded = self.embed_tokens.forward(input_ids);
+        if let Some(scale) = &self.embed_scale {
+            let scaled = || ops::mul(&embedded, ops::to(scale, self.embed_tokens.weight.dtype()));
+            embedded = input_ids.torch().inside(module, scaled);
+        }
+        self.run.input(embedded, module)
     }
 }
 

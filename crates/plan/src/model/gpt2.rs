@@ -75,7 +75,7 @@ impl Gpt2Lm {
         let torch = input_ids.torch();
         torch.inside(self.transformer, || {
             input_ids.seen(); // `input_ids.view(…)`
-            let inputs_embeds = self.wte.forward(input_ids);
+            let inputs_embeds = self.run.input(self.wte.forward(input_ids), self.wte.module);
             let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
             let position_embeds = self.wpe.forward(&position_ids);
             let mut hidden_states = ops::add(&inputs_embeds, &position_embeds);

@@ -19,9 +19,12 @@ pub(crate) use loss::causal_lm_loss;
 
 use crate::config::{Reader, Shape};
 use crate::nn::Builder;
-use crate::torch::Tensor;
+use crate::torch::autograd::{Edge, Leaf};
+use crate::torch::{ModuleId, Tensor};
 use peakledger_input::Problem;
+use std::cell::RefCell;
 use std::fmt::Debug;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A model family that can be planned.
@@ -63,6 +66,19 @@ pub(crate) struct Run {
     pub(crate) attend: Attend,
     /// Whether every decoder layer is a checkpoint.
     pub(crate) checkpointed: bool,
+    /// Whether the embedding's output asks for its gradient though nothing before it is trained.
+    pub(crate) input_grads: bool,
+}
+
+impl Run {
+    /// What the embedding put out, as the layers take it.
+    pub(crate) fn input(self, embedded: Tensor, module: ModuleId) -> Tensor {
+        if !self.input_grads {
+            return embedded;
+        }
+        let leaf = Leaf { parameter: None, grad: RefCell::new(None) };
+        embedded.with_edge(Some(Edge::leaf(Rc::new(leaf), module)))
+    }
 }
 
 /// A causal language model.

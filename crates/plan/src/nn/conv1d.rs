@@ -1,6 +1,6 @@
 //! `Conv1D` of `transformers/pytorch_utils.py`: a linear layer whose weight is stored `[in, out]`.
 
-use super::Builder;
+use super::{Adapter, Builder};
 use crate::torch::{ModuleId, Tensor, ops};
 
 /// `y = x @ weight + bias`.
@@ -8,6 +8,7 @@ pub(crate) struct Conv1d {
     module: ModuleId,
     weight: Tensor,
     bias: Tensor,
+    adapter: Option<Adapter>,
 }
 
 impl Conv1d {
@@ -19,10 +20,16 @@ impl Conv1d {
     ) -> Conv1d {
         let module = build.module(parent, name);
         let weight = build.parameter(module, "weight", &[inputs, outputs]);
-        Conv1d { module, weight, bias: build.parameter(module, "bias", &[outputs]) }
+        let bias = build.parameter(module, "bias", &[outputs]);
+        let adapter = Adapter::of(build, module, name, (inputs, outputs));
+        Conv1d { module, weight, bias, adapter }
     }
 
     pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
-        self.weight.torch().inside(self.module, || ops::addmm(&self.bias, x, &self.weight))
+        let result = self.weight.torch().inside(self.module, || ops::addmm(&self.bias, x, &self.weight));
+        match &self.adapter {
+            None => result,
+            Some(adapter) => adapter.add_to(result, x),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `nn.Linear`.
 
-use super::Builder;
+use super::{Adapter, Builder};
 use crate::torch::{ModuleId, Tensor, ops};
 use std::borrow::Borrow;
 
@@ -9,6 +9,7 @@ pub(crate) struct Linear {
     module: ModuleId,
     weight: Tensor,
     bias: Option<Tensor>,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
@@ -22,16 +23,24 @@ impl Linear {
         let module = build.module(parent, name);
         let weight = build.parameter(module, "weight", &[outputs, inputs]);
         let bias = bias.then(|| build.parameter(module, "bias", &[outputs]));
-        Linear { module, weight, bias }
+        let adapter = Adapter::of(build, module, name, (inputs, outputs));
+        Linear { module, weight, bias, adapter }
     }
 
     /// One whose weight is another module's: a tied head.
     pub(crate) fn tied(build: &Builder, parent: ModuleId, name: &'static str, weight: &Tensor) -> Linear {
-        Linear { module: build.module(parent, name), weight: weight.clone(), bias: None }
+        Linear { module: build.module(parent, name), weight: weight.clone(), bias: None, adapter: None }
     }
 
     pub(crate) fn forward(&self, x: impl Borrow<Tensor>) -> Tensor {
         let torch = self.weight.torch().clone();
-        torch.inside(self.module, || ops::linear(x, &self.weight, self.bias.as_ref()))
+        match &self.adapter {
+            None => torch.inside(self.module, || ops::linear(x, &self.weight, self.bias.as_ref())),
+            Some(adapter) => {
+                let x = x.borrow();
+                let result = torch.inside(self.module, || ops::linear(x, &self.weight, self.bias.as_ref()));
+                adapter.add_to(result, x)
+            }
+        }
     }
 }

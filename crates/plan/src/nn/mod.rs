@@ -4,26 +4,32 @@
 mod conv1d;
 mod embedding;
 mod linear;
+mod lora;
 mod norm;
 mod rotary;
 
 pub(crate) use conv1d::Conv1d;
 pub(crate) use embedding::Embedding;
 pub(crate) use linear::Linear;
+pub(crate) use lora::Adapter;
 pub(crate) use norm::{Norm, NormKind};
 pub(crate) use rotary::{Rejoin, RotaryEmbedding, apply_partial_rotary, apply_rotary, partial_width};
 
+use crate::options::{Lora, LoraTargets};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::tape::{ModuleName, ParameterName, Role};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Detail};
+use peakledger_input::{Problem, near, quoted};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// A parameter of the model.
 pub(crate) struct Parameter {
     pub(crate) tensor: Tensor,
-    pub(crate) leaf: Rc<Leaf>,
+    /// Where its gradient goes, if it is trained.
+    pub(crate) leaf: Option<Rc<Leaf>>,
     pub(crate) module: ModuleId,
     /// Its place in [`Builder::parameters`] and in the tape's names.
     pub(crate) id: u32,
@@ -35,11 +41,30 @@ pub(crate) struct Builder {
     /// The type of the weights.
     pub(crate) dtype: Dtype,
     pub(crate) parameters: Vec<Parameter>,
+    /// With adapters everything else is frozen.
+    pub(crate) lora: Option<Lora>,
+    /// The names of the linear modules that an adapter may target.
+    pub(crate) linear_names: BTreeSet<&'static str>,
 }
 
 impl Builder {
-    pub(crate) fn new(torch: Rc<Torch>, dtype: Dtype) -> Builder {
-        Builder { torch, dtype, parameters: Vec::new() }
+    pub(crate) fn new(torch: Rc<Torch>, dtype: Dtype, lora: Option<Lora>) -> Builder {
+        Builder { torch, dtype, parameters: Vec::new(), lora, linear_names: BTreeSet::new() }
+    }
+
+    /// Refuses a target that no module of the model has the name of.
+    pub(crate) fn check_targets(&self) -> Result<(), Problem> {
+        let Some(Lora { targets: LoraTargets::Named(targets), .. }) = &self.lora else { return Ok(()) };
+        let Some(unknown) = targets.iter().find(|target| !self.linear_names.contains(target.as_str())) else {
+            return Ok(());
+        };
+        let names: Vec<&str> = self.linear_names.iter().copied().collect();
+        let cause = format!("the model has no linear module named {}", quoted(unknown));
+        let mend = match near(unknown, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`? It has {}", names.join(", ")),
+            None => format!("it has {}", names.join(", ")),
+        };
+        Err(Problem::in_option("--lora", cause).mend(mend))
     }
 
     /// The model itself.
@@ -57,14 +82,39 @@ impl Builder {
         self.torch.module(parent, ModuleName::Index(index))
     }
 
-    /// A trained parameter.
+    /// A parameter in the type of the weights: trained, unless adapters are.
     pub(crate) fn parameter(&mut self, module: ModuleId, name: &'static str, sizes: &[u64]) -> Tensor {
+        let (dtype, trained) = (self.dtype, self.lora.is_none());
+        self.place(module, name, sizes, dtype, trained)
+    }
+
+    /// A parameter that is trained, of a type of its own.
+    pub(crate) fn trained(
+        &mut self,
+        module: ModuleId,
+        name: &'static str,
+        sizes: &[u64],
+        dtype: Dtype,
+    ) -> Tensor {
+        self.place(module, name, sizes, dtype, true)
+    }
+
+    fn place(
+        &mut self,
+        module: ModuleId,
+        name: &'static str,
+        sizes: &[u64],
+        dtype: Dtype,
+        trained: bool,
+    ) -> Tensor {
         let id = self.name(module, name);
         let role = Role::Of { parameter: id, state: "" };
         let kind = (Category::Parameter, None);
-        let tensor = self.torch.place(Layout::contiguous(sizes), self.dtype, kind, module, role);
-        let leaf = Rc::new(Leaf { parameter: id, grad: RefCell::new(None) });
-        let tensor = tensor.with_edge(Some(Edge::leaf(leaf.clone(), module)));
+        let mut tensor = self.torch.place(Layout::contiguous(sizes), dtype, kind, module, role);
+        let leaf = trained.then(|| Rc::new(Leaf { parameter: Some(id), grad: RefCell::new(None) }));
+        if let Some(leaf) = &leaf {
+            tensor = tensor.with_edge(Some(Edge::leaf(leaf.clone(), module)));
+        }
         self.parameters.push(Parameter { tensor: tensor.clone(), leaf, module, id });
         tensor
     }

@@ -75,10 +75,10 @@ struct Target {
 /// Where the gradients of an op's inputs go, one an input; nowhere for those that need none.
 type Targets = SmallVec<[Option<Target>; 2]>;
 
-/// A parameter as autograd sees it.
+/// A parameter as autograd sees it, or another tensor that asks for its gradient.
 pub(crate) struct Leaf {
     /// Which parameter of the model, for the name of its gradient.
-    pub(crate) parameter: u32,
+    pub(crate) parameter: Option<u32>,
     pub(crate) grad: RefCell<Option<Tensor>>,
 }
 
@@ -264,7 +264,9 @@ fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
             grad.relabel(|stored| {
                 stored.category = Category::Gradient;
                 stored.detail = None;
-                stored.role = super::tape::Role::Of { parameter: leaf.parameter, state: "grad" };
+                if let Some(parameter) = leaf.parameter {
+                    stored.role = super::tape::Role::Of { parameter, state: "grad" };
+                }
             });
             *held = Some(grad);
         }

@@ -3,7 +3,7 @@
 use peakledger_input::Source;
 use peakledger_plan::config::{Architecture, FAMILIES};
 use peakledger_plan::options::*;
-use peakledger_plan::{Plan, plan};
+use peakledger_plan::{Dtype, Plan, plan};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -45,9 +45,6 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
     if !FAMILIES.iter().any(|known| known.model_type == family) {
         return Err(format!("family {family}"));
     }
-    if !job["lora"].is_null() {
-        return Err("lora".to_owned());
-    }
     let source = Source::from_text("config.json", job["config"].to_string());
     let architecture = Architecture::read(&source).map_err(|p| p.to_string())?;
     let text = |key: &str| job[key].as_str().unwrap_or_default();
@@ -67,7 +64,20 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         other => return Err(format!("precision {other:?}")),
     };
     let memory_efficient = text("sdpa_kernel") == "efficient";
+    let weights = precision.weights();
+    let lora = job["lora"].as_object().map(|lora| Lora {
+        rank: lora["r"].as_u64().unwrap(),
+        dropout: lora["lora_dropout"].as_f64().unwrap_or(0.0),
+        dtype: if job["lora_fp32"] == false { weights } else { Dtype::F32 },
+        targets: match &lora["target_modules"] {
+            Value::Array(names) => {
+                LoraTargets::Named(names.iter().map(|name| name.as_str().unwrap().to_owned()).collect())
+            }
+            _ => LoraTargets::AllLinear,
+        },
+    });
     let options = Options {
+        lora,
         micro_batch_size: job["batch"].as_u64().ok_or("no batch")?,
         seq_len: job["seq"].as_u64(),
         gradient_accumulation_steps: job["accum"].as_u64().map_or(1, |n| u32::try_from(n).unwrap()),

@@ -52,18 +52,34 @@ fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
     same("trainable".to_owned(), plan.trainable, row["trainable"].as_u64().unwrap());
     for (step, key) in [(&plan.first, "first_step"), (&plan.steady, "steady_step")] {
         let truth = phases(&row[key]);
+        let mut held = if key == "first_step" { 0 } else { held_by_tracker(&row["job"]) };
         for (phase, peak, end) in figures(step) {
             let (true_peak, true_end) = truth[&phase];
-            same(format!("{key} {phase} peak"), peak, true_peak);
-            same(format!("{key} {phase} end"), end, true_end);
+            same(format!("{key} {phase} peak"), peak + held, true_peak);
+            if phase.starts_with("backward") {
+                held += held_by_tracker(&row["job"]);
+            }
+            same(format!("{key} {phase} end"), end + held, true_end);
         }
     }
     let peak = plan.steady.phases.iter().rev().max_by_key(|p| p.peak).unwrap();
     let truth = phases(&row["steady_step"]);
     let largest = truth.values().map(|(peak, _)| *peak).max().unwrap();
-    same("peak".to_owned(), peak.peak.get(), largest);
     let name = phase_name(&peak.phase.to_string(), peak.micro_batch);
     assert_eq!(truth[&name].0, largest, "{id}: the peak is not in {name}");
+}
+
+/// What the tracker itself keeps of each step: with adapters under checkpoints the embedding's output is a leaf that asks
+/// for its gradient, and the tracker's module hooks hold it and its gradient for good. Plain training lets them go when
+/// backward ends (weak references to that storage are dead then; torch 2.15, peft, transformers 5.24).
+fn held_by_tracker(job: &Value) -> u64 {
+    if job["lora"].is_null() || job["checkpoint"] != true {
+        return 0;
+    }
+    let number = |value: &Value| value.as_u64().unwrap();
+    let elements = number(&job["batch"]) * number(&job["seq"]) * number(&job["config"]["hidden_size"]);
+    let width = if job["precision"] == "pure" { 2 } else { 4 };
+    2 * elements * width
 }
 
 fn figures(step: &StepPlan) -> impl Iterator<Item = (String, u64, u64)> + '_ {

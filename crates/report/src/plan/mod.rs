@@ -130,8 +130,13 @@ impl Report for PlanReport<'_> {
         if let (Some(line), Some(verdict)) = (self.verdict_line(), self.verdict()) {
             text(out, look.saving(if verdict.fits() { 1 } else { -1 }), &line)?;
         }
-        let parameters = grouped(self.plan.parameters);
-        text(out, look.faint(), &format!("{}: {parameters} parameters", look.name(self.name)))?;
+        let mut parameters = grouped(self.plan.parameters);
+        if self.plan.trainable != self.plan.parameters {
+            parameters = format!("{parameters} parameters, {} of them trained", grouped(self.plan.trainable));
+        } else {
+            parameters.push_str(" parameters");
+        }
+        text(out, look.faint(), &format!("{}: {parameters}", look.name(self.name)))?;
         writeln!(out)?;
         self.assumed(out, look)?;
         writeln!(out)?;
