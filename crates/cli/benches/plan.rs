@@ -33,7 +33,7 @@ fn main() {
         grow("layers", layers, best(50, || run(&config, &options)));
     }
     for micro_batches in [1, 2, 4, 8, 16] {
-        let options = Options { gradient_accumulation_steps: micro_batches, ..options };
+        let options = Options { gradient_accumulation_steps: micro_batches, ..options.clone() };
         grow("micro-batches", micro_batches, best(50, || run(&llama.config, &options)));
     }
     for length in [2_048, 16_384, 131_072] {

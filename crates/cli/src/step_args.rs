@@ -28,7 +28,7 @@ pub(crate) struct StepArgs {
     /// The optimizer [default: adamw]
     #[arg(long, value_enum, value_name = "NAME")]
     optimizer: Option<OptimizerArg>,
-    /// How torch computes the optimizer step [default: foreach, as torch picks on CUDA]
+    /// How torch computes the optimizer step [default: foreach, as torch picks on CUDA; forloop for adafactor]
     #[arg(long, value_enum, value_name = "KIND")]
     optimizer_impl: Option<OptimizerImplArg>,
     /// The momentum of SGD; 0 keeps no buffer [default: 0]
@@ -76,10 +76,12 @@ values!(PrecisionArg for Precision {
     Bf16 = "bf16" => Precision::Bf16,
     Fp16 = "fp16" => Precision::Fp16,
     Bf16Mixed = "bf16-mixed" => Precision::Bf16Mixed,
+    Fp16Mixed = "fp16-mixed" => Precision::Fp16Mixed,
 });
 values!(OptimizerArg for OptimizerKind {
     AdamW = "adamw" => OptimizerKind::AdamW,
     Sgd = "sgd" => OptimizerKind::Sgd,
+    Adafactor = "adafactor" => OptimizerKind::Adafactor,
 });
 values!(OptimizerImplArg for OptimizerImpl {
     Foreach = "foreach" => OptimizerImpl::Foreach,
@@ -114,13 +116,14 @@ impl StepArgs {
             Some(false) => Recompute::None,
             None => self.recompute.map_or(default.recompute, Into::into),
         };
+        let precision = self.precision.map_or(default.precision, Into::into);
         Ok(Options {
             micro_batch_size: self.micro_batch_size.unwrap_or(default.micro_batch_size),
             seq_len: self.seq_len,
             gradient_accumulation_steps: self
                 .gradient_accumulation_steps
                 .unwrap_or(default.gradient_accumulation_steps),
-            precision: self.precision.map_or(default.precision, Into::into),
+            precision,
             optimizer: self.optimizer.map_or(default.optimizer, Into::into),
             optimizer_impl: self.optimizer_impl.map(Into::into),
             momentum: momentum > 0.0,
@@ -128,6 +131,7 @@ impl StepArgs {
             expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
             recompute,
             lora: self.lora.clone().map(|lora| lora.0),
+            grad_scaler: precision == Precision::Fp16Mixed,
             clip_grad_norm: self.clip_grad_norm.unwrap_or(default.clip_grad_norm),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
             before_sm80: card.is_some_and(Card::is_before_sm80),

@@ -83,6 +83,9 @@ impl Plan {
             Precision::Fp32 => "fp32: weights, gradients, optimizer state and compute",
             Precision::Bf16 => "bf16: weights, gradients, optimizer state and compute",
             Precision::Fp16 => "fp16: weights, gradients, optimizer state and compute",
+            Precision::Fp16Mixed => {
+                "fp16-mixed: fp32 weights, gradients and optimizer state, autocast to fp16, a GradScaler"
+            }
             Precision::Bf16Mixed => {
                 "bf16-mixed: fp32 weights, gradients and optimizer state, autocast to bf16"
             }
@@ -117,6 +120,7 @@ impl Plan {
 
     fn optimizer(&self) -> String {
         let implementation = match self.options.optimizer_impl {
+            _ if self.options.optimizer == OptimizerKind::Adafactor => "for-loop, as torch picks",
             None => "foreach, as torch picks on CUDA",
             Some(OptimizerImpl::Foreach) => "foreach",
             Some(OptimizerImpl::Fused) => "fused",
@@ -128,6 +132,7 @@ impl Plan {
             OptimizerKind::Sgd if self.options.momentum => {
                 format!("SGD with momentum ({implementation}){clip}")
             }
+            OptimizerKind::Adafactor => format!("Adafactor ({implementation}){clip}"),
             OptimizerKind::Sgd => format!("SGD ({implementation}){clip}"),
         }
     }

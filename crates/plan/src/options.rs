@@ -28,6 +28,8 @@ pub struct Options {
     pub recompute: Recompute,
     /// Adapters that are trained in place of the model's own parameters.
     pub lora: Option<Lora>,
+    /// Whether the loss is scaled by a `GradScaler`, as fp16 under autocast needs it.
+    pub grad_scaler: bool,
     /// Whether gradients are clipped by their norm.
     pub clip_grad_norm: bool,
     /// How long the loop keeps the model's output.
@@ -50,6 +52,7 @@ impl Default for Options {
             expand_kv: false,
             recompute: Recompute::None,
             lora: None,
+            grad_scaler: false,
             clip_grad_norm: false,
             hold_outputs: HoldOutputs::No,
             before_sm80: false,
@@ -94,6 +97,12 @@ impl Options {
                 "use fewer: from the second on, micro-batches are alike",
             );
         }
+        let foreach = self.optimizer_impl.is_some_and(|kind| kind != OptimizerImpl::ForLoop);
+        if self.optimizer == OptimizerKind::Adafactor && foreach {
+            let cause = "Adafactor is planned a parameter at a time, as torch runs it unless told otherwise"
+                .to_owned();
+            return wrong("--optimizer-impl", cause, "leave it out, or use forloop");
+        }
         if self.momentum && self.optimizer != OptimizerKind::Sgd {
             let cause = "only SGD has a momentum to set".to_owned();
             return wrong("--momentum", cause, "leave it out, or use --optimizer sgd");
@@ -113,13 +122,15 @@ pub enum Precision {
     Fp16,
     /// fp32 weights under autocast to bf16.
     Bf16Mixed,
+    /// fp32 weights under autocast to fp16.
+    Fp16Mixed,
 }
 
 impl Precision {
     /// The type that weights, gradients and optimizer state are kept in.
     pub const fn weights(self) -> Dtype {
         match self {
-            Precision::Fp32 | Precision::Bf16Mixed => Dtype::F32,
+            Precision::Fp32 | Precision::Bf16Mixed | Precision::Fp16Mixed => Dtype::F32,
             Precision::Bf16 => Dtype::Bf16,
             Precision::Fp16 => Dtype::F16,
         }
@@ -129,6 +140,7 @@ impl Precision {
     pub const fn autocast(self) -> Option<Dtype> {
         match self {
             Precision::Bf16Mixed => Some(Dtype::Bf16),
+            Precision::Fp16Mixed => Some(Dtype::F16),
             _ => None,
         }
     }
@@ -141,6 +153,8 @@ pub enum OptimizerKind {
     AdamW,
     /// `torch.optim.SGD`
     Sgd,
+    /// `torch.optim.Adafactor`, a parameter at a time.
+    Adafactor,
 }
 
 /// How torch computes an optimizer step.

@@ -6,7 +6,7 @@
 use crate::config::Architecture;
 use crate::model::{Attend, Model, Run, causal_lm_loss};
 use crate::nn::{Builder, Parameter};
-use crate::optim::{Optimizer, clip_grad_norm};
+use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
 use crate::options::{Attention, HoldOutputs, OptimizerImpl, Options, Recompute};
 use crate::torch::autograd::backward;
 use crate::torch::ops::SdpaKernel;
@@ -53,6 +53,7 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
         model,
         loss_module,
         optimizer_module,
+        scaler: options.grad_scaler.then(|| GradScaler::new(&torch)),
         batches: (0..options.gradient_accumulation_steps)
             .map(|i| Batch::new(&torch, options, seq_len, i))
             .collect(),
@@ -122,6 +123,7 @@ struct Loop<'a> {
     model: Box<dyn Model>,
     loss_module: ModuleId,
     optimizer_module: ModuleId,
+    scaler: Option<GradScaler>,
     /// The parameters that are trained.
     trained: Vec<Parameter>,
     batches: Vec<Batch>,
@@ -148,6 +150,7 @@ impl Loop<'_> {
     }
 
     fn update(&self, optimizer: &mut Optimizer) {
+        let _found_inf = self.scaler.as_ref().map(GradScaler::unscale);
         if self.options.clip_grad_norm {
             clip_grad_norm(&self.trained);
         }
@@ -171,6 +174,10 @@ impl Loop<'_> {
             let loss =
                 torch.inside(self.loss_module, || causal_lm_loss(&logits, &batch.labels, self.batches.len()));
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(logits);
+            let loss = match &self.scaler {
+                Some(scaler) => torch.inside(self.optimizer_module, || scaler.scale(&loss)),
+                None => loss,
+            };
             torch.end();
             begin(Phase::Backward);
             torch.launch("backward"); // autocast's casts of the weights are still there

@@ -2,11 +2,14 @@
 //!
 //! An optimizer is one file with a `state` and a `step`, and an arm for each in [`Optimizer`].
 
+mod adafactor;
 mod adamw;
 mod clip;
+mod grad_scaler;
 mod sgd;
 
 pub(crate) use clip::clip_grad_norm;
+pub(crate) use grad_scaler::GradScaler;
 
 use crate::nn::Parameter;
 use crate::options::{OptimizerImpl, OptimizerKind};
@@ -34,6 +37,7 @@ impl Optimizer {
         let make = |parameter: &Parameter| match self.kind {
             OptimizerKind::AdamW => adamw::state(parameter, self.implementation),
             OptimizerKind::Sgd => sgd::state(parameter, self.momentum),
+            OptimizerKind::Adafactor => adafactor::state(parameter),
         };
         self.state = parameters.iter().map(make).collect();
     }
@@ -45,6 +49,7 @@ impl Optimizer {
         match self.kind {
             OptimizerKind::AdamW => adamw::step(torch, parameters, self.implementation),
             OptimizerKind::Sgd => sgd::step(torch, self.implementation),
+            OptimizerKind::Adafactor => adafactor::step(torch, parameters),
         }
     }
 }

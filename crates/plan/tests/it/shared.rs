@@ -54,12 +54,14 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         "adamw_forloop" => (OptimizerKind::AdamW, OptimizerImpl::ForLoop, false),
         "sgd" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, false),
         "sgd_momentum" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, true),
+        "adafactor" => (OptimizerKind::Adafactor, OptimizerImpl::ForLoop, false),
         other => return Err(format!("optimizer {other}")),
     };
     let precision = match (text("precision"), text("dtype")) {
         ("pure", "bfloat16") => Precision::Bf16,
         ("pure", "float16") => Precision::Fp16,
         ("autocast", "bfloat16") => Precision::Bf16Mixed,
+        ("autocast", "float16") => Precision::Fp16Mixed,
         ("fp32", _) | ("pure", "float32") => Precision::Fp32,
         other => return Err(format!("precision {other:?}")),
     };
@@ -78,6 +80,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
     });
     let options = Options {
         lora,
+        grad_scaler: false, // the oracle runs without one
         micro_batch_size: job["batch"].as_u64().ok_or("no batch")?,
         seq_len: job["seq"].as_u64(),
         gradient_accumulation_steps: job["accum"].as_u64().map_or(1, |n| u32::try_from(n).unwrap()),
