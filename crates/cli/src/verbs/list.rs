@@ -5,7 +5,7 @@ use crate::args::OutputArgs;
 use clap::ValueEnum;
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
-use peakledger_plan::catalogue::{cards, models};
+use peakledger_plan::catalogue::{Card, cards, models};
 use peakledger_plan::config::{Architecture, FAMILIES};
 use peakledger_report::{Entry, ListReport};
 
@@ -46,11 +46,11 @@ fn list_models() -> Result<ListReport, Problem> {
         let architecture = Architecture::read(&model.config())?;
         let (parameters, limit) = (architecture.parameters(), architecture.shape.max_position_embeddings);
         rows.push(vec![
-            Entry::Text(model.name),
+            Entry::Text(model.name.clone()),
             Entry::Number(parameters, billions(parameters)),
             Entry::Text(architecture.model_type.to_owned()),
             Entry::Number(limit, limit.to_string()),
-            Entry::Text(model.id),
+            Entry::Text(model.id.clone()),
         ]);
     }
     let titles = vec!["name", "parameters", "family", "max_tokens", "hugging_face_id"];
@@ -58,19 +58,19 @@ fn list_models() -> Result<ListReport, Problem> {
 }
 
 fn list_gpus() -> ListReport {
-    let row = |card: peakledger_plan::catalogue::Card| {
-        let (major, minor) = card.capability.unwrap_or_default();
+    let row = |card: &Card| {
+        let architecture = card.capability.map(|(major, minor)| format!("sm{major}{minor}"));
         let memory = |bytes: Bytes| Entry::Number(bytes.get(), bytes.to_string());
         vec![
-            Entry::Text(card.name),
+            Entry::Text(card.name.clone()),
             memory(card.total),
-            Entry::Text(format!("sm{major}{minor}")),
-            Entry::Text(card.full_name.unwrap_or_default()),
-            Entry::Text(card.source),
+            Entry::Text(architecture.unwrap_or_default()),
+            Entry::Text(card.full_name.clone().unwrap_or_default()),
+            Entry::Text(card.source.clone()),
         ]
     };
     let titles = vec!["name", "total_bytes", "architecture", "full_name", "seen_in"];
-    ListReport { titles, rows: cards().into_iter().map(row).collect() }
+    ListReport { titles, rows: cards().map(row).collect() }
 }
 
 fn list_families() -> ListReport {

@@ -3,6 +3,7 @@
 use peakledger_core::Bytes;
 use peakledger_input::{Problem, near, quoted};
 use serde::Deserialize;
+use std::sync::LazyLock;
 
 /// A card, or just an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,9 @@ impl Card {
     }
 }
 
+/// An entry of `gpus.json`.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
     full_name: String,
@@ -43,27 +46,38 @@ struct Entry {
     context_bytes: Option<u64>,
 }
 
-fn entries() -> Vec<Entry> {
-    // the file is ours and a test reads it
-    serde_json::from_str(include_str!("gpus.json")).unwrap_or_default()
+/// A card that is known, and the other names that it goes by.
+struct Known {
+    card: Card,
+    aliases: Vec<String>,
 }
 
-fn known(entry: Entry) -> Card {
-    let capability = entry.compute_capability.split_once('.');
-    let capability = capability.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    Card {
-        name: entry.name,
-        full_name: Some(entry.full_name),
-        total: Bytes::new(entry.total_bytes),
-        capability,
-        source: entry.source,
-        context: entry.context_bytes.map(Bytes::new),
+static KNOWN: LazyLock<Vec<Known>> =
+    LazyLock::new(|| match serde_json::from_str::<Vec<Entry>>(include_str!("gpus.json")) {
+        Ok(entries) => entries.into_iter().map(Known::of).collect(),
+        Err(error) => unreachable!("gpus.json is built in and read by a test: {error}"),
+    });
+
+impl Known {
+    fn of(entry: Entry) -> Known {
+        let capability = entry.compute_capability.split_once('.');
+        let capability =
+            capability.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+        let card = Card {
+            name: entry.name,
+            full_name: Some(entry.full_name),
+            total: Bytes::new(entry.total_bytes),
+            capability,
+            source: entry.source,
+            context: entry.context_bytes.map(Bytes::new),
+        };
+        Known { card, aliases: entry.aliases }
     }
 }
 
 /// The cards that are known, by generation.
-pub fn cards() -> Vec<Card> {
-    entries().into_iter().map(known).collect()
+pub fn cards() -> impl ExactSizeIterator<Item = &'static Card> {
+    KNOWN.iter().map(|known| &known.card)
 }
 
 /// The card of that name, or that amount of memory: `a100-80gb`, `80GiB`.
@@ -72,9 +86,9 @@ pub fn cards() -> Vec<Card> {
 /// Says that there is none, and which name is near.
 pub fn card(name: &str) -> Result<Card, Problem> {
     let wanted = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
-    let is_wanted = |entry: &Entry| entry.name == wanted || entry.aliases.contains(&wanted);
-    if let Some(entry) = entries().into_iter().find(is_wanted) {
-        return Ok(known(entry));
+    let is_wanted = |known: &&Known| known.card.name == wanted || known.aliases.contains(&wanted);
+    if let Some(known) = KNOWN.iter().find(is_wanted) {
+        return Ok(known.card.clone());
     }
     if wanted.starts_with(|c: char| c.is_ascii_digit()) && wanted.ends_with('b') {
         let total = Bytes::parse(&wanted).map_err(|why| {
@@ -92,8 +106,7 @@ pub fn card(name: &str) -> Result<Card, Problem> {
             });
         }
     }
-    let cards = cards();
-    let mend = match near(&wanted, cards.iter().map(|card| card.name.as_str())) {
+    let mend = match near(&wanted, cards().map(|card| card.name.as_str())) {
         Some(near) => format!(
             "did you mean `{near}`? `peakledger list gpus` shows all; an amount such as 80GiB works too"
         ),
@@ -108,14 +121,13 @@ mod tests {
 
     #[test]
     fn every_card_is_found_by_its_names() {
-        let entries = entries();
-        assert!(entries.len() >= 30);
-        for entry in entries {
-            let name = entry.name;
-            for alias in entry.aliases.iter().chain([&name]) {
-                assert_eq!(card(alias).unwrap().name, name);
+        assert!(cards().len() >= 30);
+        for Known { card: known, aliases } in KNOWN.iter() {
+            let name = &known.name;
+            for alias in aliases.iter().chain([name]) {
+                assert_eq!(card(alias).unwrap().name, *name);
             }
-            let card = card(&name).unwrap();
+            let card = card(name).unwrap();
             assert!(
                 card.capability.is_some() && card.total > Bytes::new(4 << 30) && !card.source.is_empty(),
                 "{name}"

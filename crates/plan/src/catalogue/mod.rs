@@ -1,7 +1,7 @@
 //! What is known by name: models with their configs, and cards with the bytes that torch reports for them.
 //!
-//! Both are data (`models.json`, `gpus.json`); a new model or card is one entry there. Where each figure was seen stands
-//! beside it.
+//! Both are data (`models.json`, `gpus.json`); a new model or card is one entry there. Each figure has with it where it was
+//! seen.
 
 mod cards;
 mod models;
