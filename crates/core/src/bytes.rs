@@ -55,12 +55,13 @@ impl Bytes {
     }
 
     /// The size in MiB, for the `*_mb` fields of the seed's format.
-    #[allow(clippy::cast_precision_loss)] // for people; the exact bytes stand beside it
+    #[allow(clippy::cast_precision_loss)] // for people; the exact bytes are given with it
     pub fn mib(self) -> f64 {
         self.0 as f64 / 1_048_576.0
     }
 
-    /// Reads what people write: `80GiB`, `24 GB`, `141.5 GiB`, `1024`. Decimal units (`GB`) are powers of ten.
+    /// Reads what people write: `80GiB`, `24 GB`, `141.5 GiB`, `1024`, `85_899_345_920`. Decimal units (`GB`) are powers
+    /// of ten; `_` between digits is passed over.
     ///
     /// # Errors
     /// Says what is wrong with the text.
@@ -99,7 +100,7 @@ impl Bytes {
     }
 }
 
-/// Binary units with up to two digits behind the point; honours a precision (`{:.1}`) and a width.
+/// Binary units with up to two digits after the point; honours a precision (`{:.1}`) and a width.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2).min(6);
@@ -116,12 +117,6 @@ impl fmt::Display for Bytes {
             }
         };
         f.pad_integral(true, "", &text)
-    }
-}
-
-impl From<u64> for Bytes {
-    fn from(bytes: u64) -> Self {
-        Bytes(bytes)
     }
 }
 
@@ -144,6 +139,7 @@ mod tests {
         assert_eq!(Bytes::parse("24 GB"), Ok(Bytes(24_000_000_000)));
         assert_eq!(Bytes::parse("1.5 KiB"), Ok(Bytes(1536)));
         assert_eq!(Bytes::parse("1024"), Ok(Bytes(1024)));
+        assert_eq!(Bytes::parse("1_024"), Ok(Bytes(1024)));
         for bad in ["", "GiB", "1.2.3", "-1", "99999999999999999999", "20000000 TiB", "8 QiB"] {
             assert!(Bytes::parse(bad).is_err(), "{bad}");
         }

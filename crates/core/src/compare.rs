@@ -38,10 +38,10 @@ pub enum Change {
     Added,
     /// It has another size.
     Resized,
-    /// It sits on the host there.
-    ToHost,
-    /// It came from the host.
-    FromHost,
+    /// It sits on the cpu there.
+    ToCpu,
+    /// It came from the cpu.
+    FromCpu,
     /// It is there in other phases.
     OtherTime,
 }
@@ -53,8 +53,8 @@ impl Change {
             Change::Gone => "gone",
             Change::Added => "added",
             Change::Resized => "resized",
-            Change::ToHost => "on the cpu then",
-            Change::FromHost => "was on the cpu",
+            Change::ToCpu => "on the cpu then",
+            Change::FromCpu => "was on the cpu",
             Change::OtherTime => "not resident then",
         }
     }
@@ -99,12 +99,12 @@ fn moved<'a>(baseline: &'a Ledger, candidate: &'a Ledger) -> Vec<Moved<'a>> {
                 (Some(_), Some(_)) => Change::Resized,
                 (Some(_), None) => match in_candidate.get(name) {
                     None => Change::Gone,
-                    Some(s) if then.is_some_and(|m| s.resident(Device::Cpu, m)) => Change::ToHost,
+                    Some(s) if then.is_some_and(|m| s.resident(Device::Cpu, m)) => Change::ToCpu,
                     Some(_) => Change::OtherTime,
                 },
                 _ => match in_baseline.get(name) {
                     None => Change::Added,
-                    Some(s) if s.resident(Device::Cpu, peak.moment) => Change::FromHost,
+                    Some(s) if s.resident(Device::Cpu, peak.moment) => Change::FromCpu,
                     Some(_) => Change::OtherTime,
                 },
             };

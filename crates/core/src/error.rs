@@ -18,20 +18,20 @@ pub struct LedgerError {
 pub enum LedgerErrorKind {
     /// A timeline needs at least one phase.
     NoPhases,
-    /// A phase of one micro-batch stands once.
+    /// A phase of one micro-batch appears once.
     #[allow(missing_docs)]
     DuplicatePhase { id: String, first: usize, second: usize },
     /// A state has a name.
     EmptyName,
-    /// A name stands once.
+    /// A name appears once.
     #[allow(missing_docs)]
     DuplicateName { name: String, first: StateId },
     /// A state sits somewhere.
     NoResidency,
-    /// An interval runs forward.
+    /// A residency does not end before it starts.
     #[allow(missing_docs)]
     EndBeforeStart { residency: usize },
-    /// An interval lies on the timeline.
+    /// A residency lies on the timeline.
     #[allow(missing_docs)]
     OutsideTimeline { residency: usize },
     /// A state is not counted twice at one moment.
@@ -62,15 +62,15 @@ impl LedgerErrorKind {
             Self::DuplicatePhase { .. } => "give the second one another name or `micro_batch`",
             Self::EmptyName => "give the state a name",
             Self::DuplicateName { .. } => {
-                "rename one of them; a state with several stays lists them in `residencies`"
+                "rename one of them; a state with several residencies lists them in `residencies`"
             }
             Self::NoResidency => "list at least one residency",
-            Self::EndBeforeStart { .. } => {
-                "swap start and end; an interval is closed, so both may be the same"
+            Self::EndBeforeStart { .. } => "swap start and end; both ends count, so they may be the same",
+            Self::OutsideTimeline { .. } => {
+                "keep the residency inside the timeline, or lengthen the timeline"
             }
-            Self::OutsideTimeline { .. } => "keep the interval inside the timeline, or lengthen the timeline",
             Self::Overlap { .. } => {
-                "end the first stay before the second begins: at one moment a state counts once"
+                "end the first residency before the second begins: at one moment a state counts once"
             }
             Self::SumOverflow { .. } => "check the sizes: no machine holds 2^64 bytes",
             Self::TooManyStates => "split the ledger: it holds up to 2^32 states",
@@ -83,15 +83,15 @@ impl fmt::Display for LedgerErrorKind {
         match self {
             Self::NoPhases => write!(f, "the timeline has no phases"),
             Self::DuplicatePhase { id, first, second } => {
-                write!(f, "phase `{id}` stands twice in the timeline (entries {first} and {second})")
+                write!(f, "phase `{id}` appears twice in the timeline (entries {first} and {second})")
             }
             Self::EmptyName => write!(f, "a state has an empty name"),
             Self::DuplicateName { name, first } => {
                 write!(f, "two states are named `{name}` (the first is state {})", first.0)
             }
             Self::NoResidency => write!(f, "the state has no residency"),
-            Self::EndBeforeStart { .. } => write!(f, "the interval ends before it starts"),
-            Self::OutsideTimeline { .. } => write!(f, "the interval reaches outside the timeline"),
+            Self::EndBeforeStart { .. } => write!(f, "the residency ends before it starts"),
+            Self::OutsideTimeline { .. } => write!(f, "the residency reaches outside the timeline"),
             Self::Overlap { first, second } => {
                 write!(
                     f,

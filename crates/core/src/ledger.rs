@@ -3,7 +3,7 @@
 use crate::sweep::{PhaseTotal, Stay, Totals, peak_phase, sums};
 use crate::{Bytes, Category, Device, LedgerError, LedgerErrorKind, Moment, Slot, State, Timeline};
 
-/// States on one timeline. A value of this type is sound: every residency lies on the timeline, no name stands twice,
+/// States on one timeline. A value of this type is sound: every residency lies on the timeline, no name appears twice,
 /// no total passes 64 bits.
 #[derive(Clone, Debug)]
 pub struct Ledger {
@@ -17,7 +17,7 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId(pub u32);
 
-/// Where the largest total stands.
+/// Where the largest total is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peak<'a> {
     /// The phase.
@@ -51,11 +51,12 @@ impl Ledger {
         for (id, state) in (0..count).map(StateId).zip(&states) {
             check_state(id, state, moments)?;
         }
-        check_names(&states)?;
-        let (totals, phases) = sums(&timeline, || stays(&states)).map_err(|overflow| {
-            let phase = timeline.slot_at(overflow.0).map(Slot::id).unwrap_or_default();
-            LedgerErrorKind::SumOverflow { phase }.anywhere()
-        })?;
+        check_names(&states, hash)?;
+        let (totals, phases) =
+            sums(&timeline, || states.iter().flat_map(Stay::all_of)).map_err(|overflow| {
+                let phase = timeline.slot_at(overflow.0).map(Slot::id).unwrap_or_default();
+                LedgerErrorKind::SumOverflow { phase }.anywhere()
+            })?;
         Ok(Ledger { timeline, states, totals, phases })
     }
 
@@ -115,13 +116,14 @@ impl Ledger {
         (list, all)
     }
 
-    /// The states that make up each phase total, phase by phase, in file order. Takes as long as the answer is.
+    /// The states that make up each phase total, phase by phase, in file order. Takes time in proportion to the length of the
+    /// answer.
     pub fn active_by_phase(&self) -> Vec<Vec<StateId>> {
         let mut active = vec![Vec::new(); self.phases.len()];
         for (id, state) in (0u32..).map(StateId).zip(&self.states) {
-            for stay in state.residencies.as_slice().iter().filter(|stay| stay.device == Device::Gpu) {
-                let first = self.phases.partition_point(|phase| phase.moment < stay.start);
-                let after = self.phases.partition_point(|phase| phase.moment <= stay.end);
+            for residency in state.residencies.as_slice().iter().filter(|r| r.device == Device::Gpu) {
+                let first = self.phases.partition_point(|phase| phase.moment < residency.start);
+                let after = self.phases.partition_point(|phase| phase.moment <= residency.end);
                 active.iter_mut().take(after).skip(first).for_each(|phase| phase.push(id));
             }
         }
@@ -133,22 +135,16 @@ impl Ledger {
         self.states.get(id.0 as usize)
     }
 
-    /// The largest sum on the host over the whole timeline.
-    pub fn host_peak(&self) -> Bytes {
-        self.phases.iter().map(|phase| phase.host).max().unwrap_or(Bytes::ZERO)
+    /// The categories that hold bytes in any phase's peak, in table order.
+    pub fn categories(&self) -> Vec<Category> {
+        let holds = |c: &Category| self.phases.iter().any(|p| p.by_category.get(*c) != Bytes::ZERO);
+        Category::ALL.into_iter().filter(holds).collect()
     }
-}
 
-fn stays(states: &[State]) -> impl Iterator<Item = Stay> + '_ {
-    states.iter().flat_map(|state| {
-        state.residencies.as_slice().iter().map(|r| Stay {
-            device: r.device,
-            category: state.category,
-            bytes: state.bytes,
-            start: r.start,
-            end: r.end,
-        })
-    })
+    /// The largest sum on the cpu over the whole timeline.
+    pub fn cpu_peak(&self) -> Bytes {
+        self.phases.iter().map(|phase| phase.cpu).max().unwrap_or(Bytes::ZERO)
+    }
 }
 
 fn check_timeline(timeline: &Timeline) -> Result<(), LedgerError> {
@@ -200,9 +196,9 @@ fn check_state(id: StateId, state: &State, moments: u32) -> Result<(), LedgerErr
     Ok(())
 }
 
-/// Finds a name that stands twice by sorting hashes: no table to fill. Names that share a hash are compared by sorting
+/// Finds a name that appears twice by sorting hashes: no table to fill. Names that share a hash are compared by sorting
 /// them too, so a file made of such names is no slower than n log n.
-fn check_names(states: &[State]) -> Result<(), LedgerError> {
+fn check_names(states: &[State], hash: impl Fn(&str) -> u64) -> Result<(), LedgerError> {
     let mut order: Vec<u64> =
         states.iter().zip(0u32..).map(|(state, id)| (hash(&state.name) << 32) | u64::from(id)).collect();
     order.sort_unstable();
@@ -240,11 +236,39 @@ fn hash(name: &str) -> u64 {
     all.fold(name.len() as u64, |hash, word| (hash ^ word).wrapping_mul(MIX).rotate_left(31)) >> 32
 }
 
-/// Bytes of one category in a phase, for tables.
-impl Ledger {
-    /// The categories that hold bytes in any phase's peak, in table order.
-    pub fn categories(&self) -> Vec<Category> {
-        let holds = |c: &Category| self.phases.iter().any(|p| p.by_category.get(*c) != Bytes::ZERO);
-        Category::ALL.into_iter().filter(holds).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Residencies, Residency};
+
+    fn named(name: &str) -> State {
+        let residency = Residency { device: Device::Gpu, start: Moment(0), end: Moment(0) };
+        State {
+            name: name.into(),
+            category: Category::Workspace,
+            detail: None,
+            bytes: Bytes::ZERO,
+            persistent: false,
+            residencies: Residencies::One(residency),
+        }
+    }
+
+    #[test]
+    fn names_that_share_a_hash_are_told_apart_and_soon() {
+        let names: Vec<String> = (0..100_000).map(|i| format!("tensor {}", i * 7919 % 100_000)).collect();
+        let mut states: Vec<State> = names.iter().map(|name| named(name)).collect();
+        // all in one run of equal hashes: pairwise comparison would take minutes
+        for hash in [hash, |_: &str| 0, |name: &str| u64::from(name.ends_with('7'))] {
+            assert_eq!(check_names(&states, hash), Ok(()));
+        }
+        // the earliest second mention is the one that is told, whatever the hash
+        for (second, first) in [(90_000, 3), (80_000, 70_000), (80_001, 2)] {
+            states[second].name = states[first].name.clone();
+        }
+        for hash in [hash, |_: &str| 0, |name: &str| u64::from(name.ends_with('7'))] {
+            let error = check_names(&states, hash).unwrap_err();
+            let kind = LedgerErrorKind::DuplicateName { name: names[70_000].clone(), first: StateId(70_000) };
+            assert_eq!(error, kind.at(StateId(80_000)));
+        }
     }
 }

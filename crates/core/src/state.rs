@@ -65,7 +65,7 @@ impl fmt::Display for Category {
     }
 }
 
-/// A finer word beside the category, where one is known.
+/// A finer word than the category, where one is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -114,7 +114,7 @@ impl fmt::Display for Detail {
     }
 }
 
-/// Where bytes sit. Only `gpu` bytes form the peak; `cpu` bytes are a ledger beside it.
+/// Where bytes sit. Only `gpu` bytes form the peak; `cpu` bytes are summed apart from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -1,8 +1,8 @@
 //! Sums over the timeline by a difference array: residencies + moments, never residencies × moments.
 
-use crate::{Bytes, Category, Device, Moment, Timeline};
+use crate::{Bytes, Category, Device, Moment, State, Timeline};
 
-/// One state's stay, as the sums see it.
+/// One residency of a state, with what the sums need of the state.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct Stay {
@@ -11,6 +11,19 @@ pub struct Stay {
     pub bytes: Bytes,
     pub start: Moment,
     pub end: Moment,
+}
+
+impl Stay {
+    /// Each residency of a state.
+    pub fn all_of(state: &State) -> impl Iterator<Item = Stay> + '_ {
+        state.residencies.as_slice().iter().map(|residency| Stay {
+            device: residency.device,
+            category: state.category,
+            bytes: state.bytes,
+            start: residency.start,
+            end: residency.end,
+        })
+    }
 }
 
 /// Resident bytes at every moment, a column for each device.
@@ -54,7 +67,7 @@ impl Totals {
         Ok(Totals { gpu: running(&gpu, moments)?, cpu: running(&cpu, moments)? })
     }
 
-    /// The same with more on the GPU.
+    /// These totals with the GPU column of `more` added, moment by moment; the cpu column is these totals' alone.
     ///
     /// # Errors
     /// The first moment at which the total does not fit into 64 bits.
@@ -129,8 +142,8 @@ pub struct PhaseTotal {
     pub moment: Moment,
     /// The sum at the phase's last moment.
     pub end: Bytes,
-    /// The largest sum on the host over the phase's moments.
-    pub host: Bytes,
+    /// The largest sum on the cpu over the phase's moments.
+    pub cpu: Bytes,
     /// The phase total by category; sums to it.
     pub by_category: ByCategory,
 }
@@ -147,12 +160,12 @@ pub fn phase_totals(
         .iter()
         .map(|slot| {
             let (moment, total) = totals.peak_between(slot.first, slot.last);
-            let host = totals.cpu.get(slot.first.index()..=slot.last.index()).unwrap_or(&[]);
+            let cpu = totals.cpu.get(slot.first.index()..=slot.last.index()).unwrap_or(&[]);
             PhaseTotal {
                 total,
                 moment,
                 end: totals.at(Device::Gpu, slot.last),
-                host: Bytes::new(host.iter().copied().max().unwrap_or(0)),
+                cpu: Bytes::new(cpu.iter().copied().max().unwrap_or(0)),
                 by_category: ByCategory::default(),
             }
         })
@@ -199,16 +212,16 @@ pub fn sums<S: Iterator<Item = Stay>>(
     Ok((totals, phases))
 }
 
-/// A row for each moment: the GPU's categories, then the host's. Few rows and no branch, so a stay costs a few cycles.
+/// A row for each moment: the GPU's categories, then the cpu's. Few rows and no branch, so a stay costs a few cycles.
 fn one_moment_each(
     moments: usize,
     stays: impl Iterator<Item = Stay>,
 ) -> Result<(Totals, Vec<PhaseTotal>), Overflow> {
-    const HOST: usize = 8;
-    const _: () = assert!(Category::ALL.len() <= HOST);
-    let mut change = vec![[0i128; 2 * HOST]; moments + 1];
+    const CPU: usize = 8;
+    const _: () = assert!(Category::ALL.len() <= CPU);
+    let mut change = vec![[0i128; 2 * CPU]; moments + 1];
     stays.for_each(|stay| {
-        let column = stay.device as usize * HOST + stay.category as usize;
+        let column = stay.device as usize * CPU + stay.category as usize;
         let bytes = i128::from(stay.bytes.get());
         for (moment, bytes) in [(stay.start.index(), bytes), (stay.end.index() + 1, -bytes)] {
             if let Some(cell) = change.get_mut(moment).and_then(|row| row.get_mut(column)) {
@@ -217,35 +230,29 @@ fn one_moment_each(
         }
     });
     let (mut gpu, mut cpu, mut phases) = (Vec::new(), Vec::new(), Vec::with_capacity(moments));
-    let mut row = [0i128; 2 * HOST];
+    let mut row = [0i128; 2 * CPU];
     for (moment, change) in (0u32..).map(Moment).zip(change.iter().take(moments)) {
         row.iter_mut().zip(change).for_each(|(sum, more)| *sum += more);
-        let (on_gpu, on_host) = row.split_at(HOST);
+        let (on_gpu, on_cpu) = row.split_at(CPU);
         let fits = |part: &[i128]| u64::try_from(part.iter().sum::<i128>()).map_err(|_| Overflow(moment));
-        let (total, host) = (fits(on_gpu)?, fits(on_host)?);
+        let (total, total_on_cpu) = (fits(on_gpu)?, fits(on_cpu)?);
         let mut by_category = ByCategory::default();
         for (cell, sum) in by_category.0.iter_mut().zip(on_gpu) {
             *cell = u64::try_from(*sum).unwrap_or(u64::MAX); // part of a total that fits
         }
-        let (total_bytes, host_bytes) = (Bytes::new(total), Bytes::new(host));
-        phases.push(PhaseTotal {
-            total: total_bytes,
-            moment,
-            end: total_bytes,
-            host: host_bytes,
-            by_category,
-        });
+        let (gpu_bytes, cpu_bytes) = (Bytes::new(total), Bytes::new(total_on_cpu));
+        phases.push(PhaseTotal { total: gpu_bytes, moment, end: gpu_bytes, cpu: cpu_bytes, by_category });
         gpu.push(total);
-        cpu.push(host);
+        cpu.push(total_on_cpu);
     }
-    if cpu.iter().all(|host| *host == 0) {
-        cpu.clear(); // as where nothing is on the host
+    if cpu.iter().all(|total| *total == 0) {
+        cpu.clear(); // as in a ledger with nothing on the cpu
     }
     Ok((Totals { gpu, cpu }, phases))
 }
 
 /// The phase that holds the peak: the largest total, ties to the earliest.
-pub fn peak_phase(phases: &[PhaseTotal]) -> Option<usize> {
+pub(crate) fn peak_phase(phases: &[PhaseTotal]) -> Option<usize> {
     let mut best: Option<(usize, Bytes)> = None;
     for (index, phase) in phases.iter().enumerate() {
         if best.is_none_or(|(_, total)| phase.total > total) {

@@ -19,7 +19,7 @@ pub enum Phase {
     Update,
     /// Gradients are let go.
     ZeroGrad,
-    /// A phase of an own timeline.
+    /// A phase of a timeline of one's own.
     Other(Box<str>),
 }
 
@@ -79,6 +79,21 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// How many moments it takes, one or more.
+    pub fn moments(&self) -> u32 {
+        self.last.0 - self.first.0 + 1
+    }
+
+    /// The moment of that number in the phase, counted from 0, if the phase has so many.
+    pub fn moment(&self, number: u32) -> Option<Moment> {
+        self.first.0.checked_add(number).map(Moment).filter(|moment| *moment <= self.last)
+    }
+
+    /// The number of a moment in the phase, counted from 0: the way back from [`moment`](Slot::moment).
+    pub fn moment_in(&self, moment: Moment) -> u32 {
+        moment.0 - self.first.0
+    }
+
     /// The name that files use: `update`, `forward.0`.
     pub fn id(&self) -> String {
         match self.micro_batch {
@@ -158,6 +173,10 @@ mod tests {
         assert!(timeline.try_push(Phase::named("rollout"), None, NonZeroU32::MIN));
         assert_eq!(timeline.moments(), 4);
         let ids: Vec<String> = (0..4).map(|m| timeline.slot_at(Moment(m)).unwrap().id()).collect();
+        let forward = &timeline.slots()[0];
+        let numbers: Vec<Option<Moment>> = [0, 2, 3, u32::MAX].map(|n| forward.moment(n)).into();
+        assert_eq!(numbers, [Some(Moment(0)), Some(Moment(2)), None, None]);
+        assert_eq!((forward.moments(), forward.moment_in(Moment(2))), (3, 2));
         assert_eq!(ids, ["forward.0", "forward.0", "forward.0", "rollout"]);
         assert!(timeline.slot_at(Moment(4)).is_none());
         assert!(!timeline.try_push(Phase::Update, None, NonZeroU32::MAX), "32 bits of moments");

@@ -42,7 +42,7 @@ use Device::{Cpu, Gpu};
 fn an_offloaded_state_counts_where_it_is() {
     //           moment  0    1  | 2    3    4  | 5
     // weights   100    100  100 | 100  100  100| 100
-    // saved      20     20      |       20  20 |       on the host at 1, 2 and 3: copied back at 3
+    // saved      20     20      |       20  20 |       on the cpu at 1, 2 and 3: copied back at 3
     let ledger = ledger(&[
         state("weights", 100, &[stay(Gpu, 0, 5)]),
         state("saved", 20, &[stay(Gpu, 0, 0), stay(Cpu, 1, 3), stay(Gpu, 3, 4)]),
@@ -50,10 +50,10 @@ fn an_offloaded_state_counts_where_it_is() {
     .unwrap();
     assert_eq!(ledger.totals().gpu(), [120, 100, 100, 120, 120, 100]);
     let phases: Vec<(u64, u32, u64, u64)> =
-        ledger.phases().map(|(_, p)| (p.total.get(), p.moment.0, p.end.get(), p.host.get())).collect();
+        ledger.phases().map(|(_, p)| (p.total.get(), p.moment.0, p.end.get(), p.cpu.get())).collect();
     assert_eq!(phases, [(120, 0, 100, 20), (120, 3, 120, 20), (100, 5, 100, 0)]);
     assert_eq!(ledger.peak().moment, Moment(0), "ties go to the earliest");
-    assert_eq!(ledger.host_peak(), Bytes::new(20));
+    assert_eq!(ledger.cpu_peak(), Bytes::new(20));
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn a_ledger_that_cannot_be_says_why() {
         "state 2: two states are named `a` (the first is state 0)"
     );
     assert_eq!(kind(&[state("a", 1, &[])]), "state 0: the state has no residency");
-    assert_eq!(kind(&[state("a", 1, &[stay(Gpu, 1, 0)])]), "state 0: the interval ends before it starts");
+    assert_eq!(kind(&[state("a", 1, &[stay(Gpu, 1, 0)])]), "state 0: the residency ends before it starts");
     assert_eq!(
         kind(&[state("a", 1, &[stay(Cpu, 5, 6)])]),
-        "state 0: the interval reaches outside the timeline"
+        "state 0: the residency reaches outside the timeline"
     );
     assert_eq!(
         kind(&[state("a", 1, &[stay(Gpu, 3, 4), stay(Cpu, 2, 3), stay(Gpu, 1, 3)])]),
@@ -91,18 +91,18 @@ fn every_way_to_move_has_its_word() {
     let baseline = ledger(&[
         state("gone", 60, &all),
         state("resized", 50, &all),
-        state("to host", 40, &all),
+        state("to cpu", 40, &all),
         state("other time", 30, &all),
         state("stays", 100, &all),
-        state("from host", 5, &[stay(Cpu, 0, 5)]),
+        state("from cpu", 5, &[stay(Cpu, 0, 5)]),
     ])
     .unwrap();
     let candidate = ledger(&[
         state("resized", 25, &all),
-        state("to host", 40, &[stay(Cpu, 0, 5)]),
+        state("to cpu", 40, &[stay(Cpu, 0, 5)]),
         state("other time", 30, &[stay(Gpu, 5, 5)]),
         state("stays", 100, &all),
-        state("from host", 5, &all),
+        state("from cpu", 5, &all),
         state("added", 3, &all),
     ])
     .unwrap();
@@ -115,10 +115,10 @@ fn every_way_to_move_has_its_word() {
         moved,
         [
             ("gone", 60, 0, "gone"),
-            ("to host", 40, 0, "on the cpu then"),
+            ("to cpu", 40, 0, "on the cpu then"),
             ("other time", 30, 0, "not resident then"),
             ("resized", 50, 25, "resized"),
-            ("from host", 0, 5, "was on the cpu"),
+            ("from cpu", 0, 5, "was on the cpu"),
             ("added", 0, 3, "added"),
         ]
     );

@@ -91,19 +91,19 @@ proptest! {
         let mut peak: Option<(usize, u64, Moment)> = None;
         for (index, (slot, phase)) in ledger.phases().enumerate() {
             let mut best: Option<(u64, Moment)> = None;
-            let mut host = 0;
+            let mut cpu = 0;
             for moment in (slot.first.0..=slot.last.0).map(Moment) {
                 let total = slow_total(&ledger, Device::Gpu, moment, None);
                 prop_assert_eq!(ledger.totals().at(Device::Gpu, moment).get(), total);
                 if best.is_none_or(|(largest, _)| total > largest) {
                     best = Some((total, moment));
                 }
-                host = host.max(slow_total(&ledger, Device::Cpu, moment, None));
+                cpu = cpu.max(slow_total(&ledger, Device::Cpu, moment, None));
             }
             let (total, moment) = best.unwrap();
             prop_assert_eq!((phase.total.get(), phase.moment), (total, moment));
             prop_assert_eq!(phase.end.get(), slow_total(&ledger, Device::Gpu, slot.last, None));
-            prop_assert_eq!(phase.host.get(), host);
+            prop_assert_eq!(phase.cpu.get(), cpu);
             let mut sum = 0;
             for category in Category::ALL {
                 let bytes = slow_total(&ledger, Device::Gpu, moment, Some(category));
@@ -170,7 +170,7 @@ proptest! {
         let fewer = Ledger::new(timeline.clone(), states[1..].to_vec()).unwrap();
         let more = Ledger::new(timeline, states).unwrap();
         for ((_, fewer), (_, more)) in fewer.phases().zip(more.phases()) {
-            prop_assert!(more.total >= fewer.total && more.host >= fewer.host);
+            prop_assert!(more.total >= fewer.total && more.cpu >= fewer.cpu);
         }
         let comparison = compare(&more, &fewer);
         prop_assert!(comparison.saving >= 0);

@@ -1,6 +1,6 @@
-//! The report of `compare`: each candidate's peak beside the baseline's, what it saves, and what moved.
+//! The report of `compare`: each candidate's peak next to the baseline's, what it saves, and what moved.
 
-use crate::figures::{mib_of_difference, percent, signed};
+use crate::figures::{and_more, less_or_more, mib_of_difference, percent, signed};
 use crate::show::PeakJson;
 use crate::table::{Cell, Column, Table, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
@@ -37,7 +37,7 @@ impl Report for CompareReport<'_> {
             prose(out, look, look.bold(), &heading)?;
             moved_table(comparison, look).write(out, look)?;
             if let Some(more) = more(&comparison.moved, look) {
-                writeln!(out, "{more}")?;
+                writeln!(out, "  {more}")?;
             }
             if !comparison.unaligned.is_empty() {
                 let phases = comparison.unaligned.join(", ");
@@ -175,9 +175,9 @@ fn moved_table(comparison: &Comparison<'_>, look: &Look) -> Table {
 
 /// What is said of the moved states that are not listed.
 fn more(moved: &[Moved<'_>], look: &Look) -> Option<String> {
-    let rest = moved.get(look.shown(moved.len())..).filter(|rest| !rest.is_empty())?;
-    let change: i128 = rest.iter().map(|m| m.before.minus(m.after)).sum();
-    Some(format!("  and {} more, {} less in all", rest.len(), signed(change)))
+    let rest = moved.get(look.shown(moved.len())..)?;
+    let saving = rest.iter().map(|m| m.before.minus(m.after)).sum();
+    and_more(rest.len(), format_args!("{} in all", less_or_more(saving)))
 }
 
 struct CompareJson<'a>(&'a CompareReport<'a>);

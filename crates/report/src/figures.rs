@@ -1,36 +1,51 @@
 //! Figures derived from bytes: shares in whole per mille, signed differences.
 
 use peakledger_core::Bytes;
+use std::fmt;
 
 /// A part of a whole in percent with one digit, rounded half up in integers: `36.4 %`.
-pub fn percent(part: Bytes, whole: Bytes) -> String {
+pub(crate) fn percent(part: Bytes, whole: Bytes) -> String {
     let (part, whole) = (u128::from(part.get()), u128::from(whole.get()));
     let per_mille = (part * 1000 + whole / 2).checked_div(whole).unwrap_or(0);
     format!("{}.{} %", per_mille / 10, per_mille % 10)
 }
 
 /// A part of a whole as a fraction, for machine formats.
-#[allow(clippy::cast_precision_loss)] // a ratio for reading; the exact bytes stand beside it
+#[allow(clippy::cast_precision_loss)] // a ratio for reading; the exact bytes are given with it
 pub(crate) fn share(part: Bytes, whole: Bytes) -> f64 {
     if whole == Bytes::ZERO { 0.0 } else { part.get() as f64 / whole.get() as f64 }
 }
 
 /// A difference of sizes with its sign: `-300.00 MiB`.
-pub fn signed(difference: i128) -> String {
+pub(crate) fn signed(difference: i128) -> String {
     let sign = if difference < 0 { "-" } else { "" };
     // a difference of two 64-bit numbers has a magnitude of 64 bits
     format!("{sign}{}", Bytes::new(u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
 /// A difference of sizes in MiB, for the `*_mb` fields.
-#[allow(clippy::cast_precision_loss)] // for people; the exact bytes stand beside it
-pub fn mib_of_difference(difference: i128) -> f64 {
+#[allow(clippy::cast_precision_loss)] // for people; the exact bytes are given with it
+pub(crate) fn mib_of_difference(difference: i128) -> f64 {
     difference as f64 / 1_048_576.0
 }
 
 /// `1 state`, `2 states`.
 pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// What is said of the entries of a list that are not shown: `and 3 more, 7.75 KiB`. Nothing where all are shown.
+pub(crate) fn and_more(entries: usize, together: impl fmt::Display) -> Option<String> {
+    (entries > 0).then(|| format!("and {entries} more, {together}"))
+}
+
+/// A saving in words: `5.00 MiB less`, `5.00 MiB more`, `the same`.
+pub(crate) fn less_or_more(saving: i128) -> String {
+    match saving {
+        0 => "the same".to_owned(),
+        saving if saving < 0 => format!("{} more", signed(-saving)),
+        _ => format!("{} less", signed(saving)),
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +65,7 @@ mod tests {
     fn differences_keep_their_sign() {
         assert_eq!(signed(-(300 << 20)), "-300.00 MiB");
         assert_eq!(signed(512), "512 B");
+        assert_eq!([5 << 20, -512, 0].map(less_or_more), ["5.00 MiB less", "512 B more", "the same"]);
         assert_eq!(signed(-i128::from(u64::MAX)), "-16384.00 PiB");
     }
 }

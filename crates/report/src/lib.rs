@@ -19,7 +19,6 @@ mod table;
 
 pub use check::CheckReport;
 pub use compare::{Candidate, CompareReport};
-pub use figures::{mib_of_difference, percent, signed};
 pub use list::{Entry, ListReport};
 pub use look::Look;
 pub use plan::{PlanReport, Verdict};
@@ -45,32 +44,32 @@ pub trait Report {
     /// Writes it for a terminal.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// What goes wrong with `out`.
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()>;
 
     /// Writes it as one JSON value.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// What goes wrong with `out`.
     fn json(&self, out: &mut dyn io::Write) -> io::Result<()>;
 
     /// Writes its main table as CSV.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// What goes wrong with `out`.
     fn csv(&self, out: &mut dyn io::Write) -> io::Result<()>;
 
     /// Writes it as markdown.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// What goes wrong with `out`.
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()>;
 }
 
 /// Writes a report in a format.
 ///
 /// # Errors
-/// Those of `out`.
+/// What goes wrong with `out`.
 pub fn write(report: &dyn Report, format: Format, look: &Look, out: &mut dyn io::Write) -> io::Result<()> {
     match format {
         Format::Table => report.table(out, look),
@@ -80,7 +79,7 @@ pub fn write(report: &dyn Report, format: Format, look: &Look, out: &mut dyn io:
     }
 }
 
-/// Pretty JSON and a newline behind it.
+/// Pretty JSON and a newline after it.
 fn write_json(out: &mut dyn io::Write, value: &impl serde::Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)

@@ -80,7 +80,7 @@ impl Look {
         Cow::Owned(text.chars().map(plain).collect())
     }
 
-    /// What stands for the part of a name that is left out.
+    /// The mark for the part of a name that is left out.
     pub(crate) fn ellipsis(&self) -> &'static str {
         if self.ascii { "..." } else { "…" }
     }
@@ -89,7 +89,7 @@ impl Look {
         if self.ascii { "->" } else { "→" }
     }
 
-    /// What stands before the peak's row.
+    /// The mark before the peak's row.
     pub(crate) fn marker(&self) -> &'static str {
         if self.ascii { ">" } else { "▶" }
     }

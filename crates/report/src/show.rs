@@ -1,7 +1,7 @@
 //! The report of `show`: the phases with their totals, the peak, and who forms it.
 
-use crate::figures::{count, percent, share};
-use crate::table::{Cell, Column, Table, prose};
+use crate::figures::{and_more, count, percent, share};
+use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
 use peakledger_core::document::LedgerFile;
@@ -42,17 +42,13 @@ impl<'a> ShowReport<'a> {
         let most = look.top.map_or(usize::MAX, |top| top.saturating_add(1));
         let (mut listed, all) = self.ledger().largest_contributors(peak.moment, most);
         listed.truncate(look.shown(all));
-        if listed.len() == all {
-            return (listed, None);
-        }
         let shown: u64 = listed.iter().map(|c| c.bytes.get()).sum(); // part of a total that fits
-        let rest = Bytes::new(peak.bytes.get() - shown);
-        let more = format!("and {} more, {rest}", all - listed.len());
-        (listed, Some(more))
+        let more = and_more(all - listed.len(), Bytes::new(peak.bytes.get() - shown));
+        (listed, more)
     }
 
-    fn host_peak(&self) -> Bytes {
-        self.ledger().host_peak()
+    fn cpu_peak(&self) -> Bytes {
+        self.ledger().cpu_peak()
     }
 }
 
@@ -68,7 +64,7 @@ struct Phase<'a> {
 impl Phase<'_> {
     /// The moment inside the phase, counted from 0.
     fn moment(&self) -> u32 {
-        self.sums.moment.0 - self.slot.first.0
+        self.slot.moment_in(self.sums.moment)
     }
 }
 
@@ -101,7 +97,7 @@ impl Report for ShowReport<'_> {
                 phase.sums.total.get().to_string(),
                 format!("{:?}", phase.sums.total.mib()),
                 phase.sums.end.get().to_string(),
-                phase.sums.host.get().to_string(),
+                phase.sums.cpu.get().to_string(),
             ];
             row.extend(Category::ALL.map(|c| phase.sums.by_category.get(c).get().to_string()));
             row.extend([phase.is_peak.to_string(), phase.op.unwrap_or_default().to_owned()]);
@@ -113,17 +109,20 @@ impl Report for ShowReport<'_> {
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let peak = self.ledger().peak();
         writeln!(out, "**Peak {} in {}**\n", peak.bytes, markdown::escaped(&peak.slot.id()))?;
+        if let Some(note) = &self.file.note {
+            writeln!(out, "{}\n", markdown::escaped(note))?;
+        }
         let categories = self.ledger().categories();
-        let host = self.host_peak() > Bytes::ZERO;
+        let cpu = self.cpu_peak() > Bytes::ZERO;
         let mut titles = vec!["phase", "total"];
         titles.extend(categories.iter().map(|c| c.as_str()));
-        titles.extend(host.then_some("on the host"));
+        titles.extend(cpu.then_some("on the cpu"));
         let row = |phase: Phase<'_>| {
             let mark = if phase.is_peak { "**" } else { "" };
             let id = markdown::escaped(&phase.slot.id());
             let mut row = vec![format!("{mark}{id}{mark}"), format!("{mark}{}{mark}", phase.sums.total)];
             row.extend(categories.iter().map(|c| phase.sums.by_category.get(*c).to_string()));
-            row.extend(host.then(|| phase.sums.host.to_string()));
+            row.extend(cpu.then(|| phase.sums.cpu.to_string()));
             row
         };
         markdown::table(out, &titles, &self.phases().map(row).collect::<Vec<_>>())?;
@@ -150,20 +149,24 @@ impl ShowReport<'_> {
         if let Some(op) = self.file.peak_op() {
             prose(out, look, Style::new(), &format!("at {}", look.name(op)))?;
         }
-        if self.host_peak() > Bytes::ZERO {
-            let line = format!("beside it, up to {} on the host", self.host_peak());
+        if self.cpu_peak() > Bytes::ZERO {
+            let line = format!("beside it, up to {} on the cpu", self.cpu_peak());
             prose(out, look, Style::new(), &line)?;
         }
         let states = count(self.ledger().states().len(), "state", "states");
-        prose(out, look, look.faint(), &format!("{}: {states}", look.name(self.name)))
+        prose(out, look, look.faint(), &format!("{}: {states}", look.name(self.name)))?;
+        match &self.file.note {
+            Some(note) => entry(out, look, look.faint(), "note: ", &look.name(note)),
+            None => Ok(()),
+        }
     }
 
     fn phase_table(&self, look: &Look) -> Table {
         let full = self.ledger().peak().bytes.get();
-        let host = self.host_peak() > Bytes::ZERO;
+        let cpu = self.cpu_peak() > Bytes::ZERO;
         let mut columns = vec![Column::left(""), Column::left("phase").cut(), Column::right("total")];
         columns.push(Column::bar(full));
-        columns.extend(host.then(|| Column::right("host").optional()));
+        columns.extend(cpu.then(|| Column::right("cpu").optional()));
         let mut table = Table::new(columns);
         for phase in self.phases() {
             let style = if phase.is_peak { look.bold() } else { Style::new() };
@@ -172,9 +175,9 @@ impl ShowReport<'_> {
                 Cell::styled(marker, style),
                 Cell::styled(look.name(&phase.slot.id()), style),
                 Cell::styled(phase.sums.total.to_string(), style),
-                Cell::Bar(parts(&phase.sums.by_category, look)),
+                Cell::categories(&phase.sums.by_category, look),
             ];
-            row.extend(host.then(|| Cell::styled(phase.sums.host.to_string(), look.faint())));
+            row.extend(cpu.then(|| Cell::styled(phase.sums.cpu.to_string(), look.faint())));
             table.row(row);
         }
         table
@@ -231,10 +234,6 @@ fn category_table(peak: &Phase<'_>, look: &Look) -> Table {
     table
 }
 
-fn parts(by_category: &ByCategory, look: &Look) -> Vec<(u64, Style)> {
-    by_category.iter().map(|(category, bytes)| (bytes.get(), look.category(category))).collect()
-}
-
 struct ShowJson<'a>(&'a ShowReport<'a>);
 
 impl Serialize for ShowJson<'_> {
@@ -247,7 +246,8 @@ impl Serialize for ShowJson<'_> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("phases", &phases)?;
         map.serialize_entry("peak", &PeakJson::of(report.ledger(), report.file.peak_op()))?;
-        map.serialize_entry("host_peak_bytes", &report.host_peak().get())?;
+        map.serialize_entry("host_peak_bytes", &report.cpu_peak().get())?;
+        map.serialize_entry("note", &report.file.note)?;
         map.end()
     }
 }
@@ -267,7 +267,7 @@ impl Serialize for PhaseJson<'_> {
         map.serialize_entry("total_bytes", &sums.total.get())?;
         map.serialize_entry("total_mb", &sums.total.mib())?;
         map.serialize_entry("end_bytes", &sums.end.get())?;
-        map.serialize_entry("host_bytes", &sums.host.get())?;
+        map.serialize_entry("host_bytes", &sums.cpu.get())?;
         map.serialize_entry("moment", &self.phase.moment())?;
         map.serialize_entry("peak_op", &op)?;
         map.serialize_entry("by_category", &CategoriesJson(&sums.by_category))?;
@@ -325,7 +325,7 @@ impl Serialize for PeakJson<'_> {
         map.serialize_entry("micro_batch", &self.slot.micro_batch)?;
         map.serialize_entry("peak_bytes", &self.bytes.get())?;
         map.serialize_entry("peak_mb", &self.bytes.mib())?;
-        map.serialize_entry("moment", &(self.moment.0 - self.slot.first.0))?;
+        map.serialize_entry("moment", &self.slot.moment_in(self.moment))?;
         map.serialize_entry("peak_op", &self.op)?;
         map.serialize_entry("by_category", &self.by_category.map(CategoriesJson))?;
         let contributors = self.contributors.iter().map(|c| ContributorJson(c, self.bytes));

@@ -2,6 +2,7 @@
 
 use crate::Look;
 use anstyle::Style;
+use peakledger_core::ByCategory;
 use std::io;
 use unicode_width::UnicodeWidthStr;
 
@@ -29,10 +30,10 @@ enum Fit {
     Bar { full: u64 },
 }
 
-/// What stands in a table.
+/// What is in a table.
 pub(crate) enum Cell {
     Text(String, Style),
-    /// Lengths one behind the other.
+    /// Lengths one after the other.
     Bar(Vec<(u64, Style)>),
 }
 
@@ -67,6 +68,11 @@ impl Cell {
         Cell::Text(text.into(), style)
     }
 
+    /// A bar of the categories, each in its colour.
+    pub(crate) fn categories(by_category: &ByCategory, look: &Look) -> Cell {
+        Cell::Bar(by_category.iter().map(|(c, bytes)| (bytes.get(), look.category(c))).collect())
+    }
+
     fn width(&self) -> usize {
         match self {
             Cell::Text(text, _) => text.width(),
@@ -88,7 +94,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Writes the table; a line of titles stands above it where a column has one and there is room.
+    /// Writes the table; with a line of titles above it where a column has one and there is room.
     pub(crate) fn write(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let gap = if look.width < 60 { 1 } else { 2 };
         let widths = self.widths(look.width, gap);
@@ -201,7 +207,7 @@ pub(crate) fn prose(out: &mut dyn io::Write, look: &Look, style: Style, text: &s
     entry(out, look, style, "", text)
 }
 
-/// Writes a sentence behind a label; further lines stand under the sentence where there is room.
+/// Writes a sentence after a label; further lines begin under the sentence where there is room.
 pub(crate) fn entry(
     out: &mut dyn io::Write,
     look: &Look,

@@ -111,6 +111,26 @@ fn a_candidate_may_need_more() {
 }
 
 #[test]
+fn states_that_are_not_listed_are_summed_with_their_sign() {
+    let states = |bytes: u64| {
+        let state = |i: u64| {
+            json!({"name": format!("s{i:02}"), "category": "activation", "size_bytes": bytes + i, "start_phase": "load",
+                   "end_phase": "load", "device": "gpu", "persistent": false})
+        };
+        Value::from((0..5).map(state).collect::<Vec<_>>()).to_string()
+    };
+    let bench = Bench::new().file("small.json", states(1024)).file("large.json", states(2048));
+    for (arguments, says) in [
+        ("compare small.json l=large.json --top 2", "\n  and 3 more, 3.00 KiB more in all\n"),
+        ("compare large.json s=small.json --top 2", "\n  and 3 more, 3.00 KiB less in all\n"),
+        ("compare large.json s=small.json --top 2 --format markdown", "\nand 3 more, 3.00 KiB less in all\n"),
+    ] {
+        let out = bench.answer(arguments);
+        assert!(out.contains(says), "{arguments}: {out}");
+    }
+}
+
+#[test]
 fn candidates_inside_the_file_take_part() {
     let states: Value = serde_json::from_str(SAMPLE).unwrap();
     let document =
@@ -122,7 +142,7 @@ fn candidates_inside_the_file_take_part() {
     let csv = bench.answer("compare document.json more=offload.json --format csv");
     let names: Vec<&str> = csv.lines().skip(1).map(|line| line.split(',').nth(1).unwrap()).collect();
     assert_eq!(names[0], "");
-    assert_eq!(names.last(), Some(&"more"), "those of the command line stand behind those of the file");
+    assert_eq!(names.last(), Some(&"more"), "those of the command line come after those of the file");
 }
 
 #[test]

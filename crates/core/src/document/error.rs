@@ -1,4 +1,4 @@
-//! What can be wrong with the records of a ledger file, and where in the file it stands.
+//! What can be wrong with the records of a ledger file, and where in the file it is.
 
 use super::SCHEMA;
 use crate::LedgerErrorKind;
@@ -9,7 +9,7 @@ use std::fmt;
 pub struct RecordError {
     /// The JSON pointer of the culprit, such as `/states/3/residencies/1/end_phase`.
     pub pointer: String,
-    /// The JSON pointer of what it clashes with, where it clashes with something that stands before it.
+    /// The JSON pointer of what it clashes with, where it clashes with something before it.
     pub other: Option<String>,
     /// What is wrong.
     pub kind: RecordErrorKind,
@@ -30,19 +30,19 @@ pub enum RecordErrorKind {
     TwoSizes,
     /// A field of the seed's form is missing.
     MissingField { field: &'static str },
-    /// Neither the seed's form nor residencies.
-    NoInterval,
+    /// Neither the seed's form nor `residencies`.
+    NoResidency,
     /// Both of them.
-    TwoIntervals,
+    TwoForms,
     /// A phase that the timeline does not have; `known` are those that it has.
     UnknownPhase { word: String, known: Vec<String> },
     /// A phase without a name.
     EmptyPhase,
     /// A moment that the phase does not have.
     MomentOutside { moment: u32, phase: String, moments: u32 },
-    /// A stay ends before it starts.
+    /// A residency ends before it starts.
     EndBeforeStart { start: String, end: String },
-    /// The timeline is longer than is reckoned with.
+    /// The timeline has more moments than are read.
     TooManyMoments { most: u32 },
     /// A candidate without a name.
     EmptyCandidateName,
@@ -65,8 +65,8 @@ impl RecordErrorKind {
             Self::MissingField { .. } => {
                 "a state has `device`, `start_phase` and `end_phase`, or a list of `residencies`"
             }
-            Self::NoInterval => "add `device`, `start_phase` and `end_phase`, or a list of `residencies`",
-            Self::TwoIntervals => "keep either `device`, `start_phase` and `end_phase`, or `residencies`",
+            Self::NoResidency => "add `device`, `start_phase` and `end_phase`, or a list of `residencies`",
+            Self::TwoForms => "keep either `device`, `start_phase` and `end_phase`, or `residencies`",
             Self::UnknownPhase { .. } => "name a phase of the timeline; `forward.1` is one of micro-batch 1",
             Self::EmptyPhase => "give the phase a name",
             Self::MomentOutside { .. } => {
@@ -91,8 +91,10 @@ impl fmt::Display for RecordErrorKind {
             Self::NoSize => write!(f, "the state has no size"),
             Self::TwoSizes => write!(f, "the state has both `size_mb` and `size_bytes`"),
             Self::MissingField { field } => write!(f, "`{field}` is missing"),
-            Self::NoInterval => write!(f, "nothing says when and where the state is there"),
-            Self::TwoIntervals => write!(f, "the state has `residencies` and an interval of its own"),
+            Self::NoResidency => write!(f, "nothing says when and where the state is there"),
+            Self::TwoForms => {
+                write!(f, "the state has `residencies`, and a `device`, `start_phase` or `end_phase` too")
+            }
             Self::UnknownPhase { word, .. } => write!(f, "unknown phase `{word}`"),
             Self::EmptyPhase => write!(f, "a phase has an empty name"),
             Self::MomentOutside { moment, phase, moments: 1 } => {
@@ -106,10 +108,10 @@ impl fmt::Display for RecordErrorKind {
                 )
             }
             Self::EndBeforeStart { start, end } if start == end => {
-                write!(f, "the interval ends in phase `{end}` before it starts there")
+                write!(f, "the residency ends in phase `{end}` before it starts there")
             }
             Self::EndBeforeStart { start, end } => {
-                write!(f, "the interval ends in phase `{end}`, before it starts in `{start}`")
+                write!(f, "the residency ends in phase `{end}`, before it starts in `{start}`")
             }
             Self::TooManyMoments { most } => write!(f, "the timeline has more than {most} moments"),
             Self::EmptyCandidateName => write!(f, "a candidate has an empty name"),

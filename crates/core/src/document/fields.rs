@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// What the names of fields begin with that are anyone's own.
+/// How the names of fields begin that are for anyone's use.
 const EXTENSION: &str = "x-";
 
 /// A word of a file: borrowed from its text, owned only where the text has an escape in it.

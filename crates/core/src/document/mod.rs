@@ -1,10 +1,10 @@
-//! Ledger files: the records as they stand in JSON, and the way from them to a [`Ledger`](crate::Ledger) and back.
+//! Ledger files: the records as JSON has them, and the way from them to a [`Ledger`](crate::Ledger) and back.
 //!
-//! Two forms are read: the seed's array of states, and a document with a schema number, an own timeline, states with
+//! Two forms are read: the seed's array of states, and a document with a schema number, a timeline of its own, states with
 //! several residencies, and named candidates. The text itself is parsed elsewhere; here records become ledgers
 //! ([`LedgerFile`]) and ledgers become records ([`Document::from_ledger`]).
 //!
-//! Records borrow their words from the text. Fields that begin with `x-` are anyone's own and are passed over; every
+//! Records borrow their words from the text. Fields that begin with `x-` are for anyone's use and are passed over; every
 //! other unknown field is refused.
 
 mod error;
@@ -50,7 +50,7 @@ pub struct Document<'a> {
     pub candidates: Candidates<'a>,
 }
 
-/// One phase of an own timeline.
+/// One phase of a timeline of one's own.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields, extend("patternProperties" = {"^x-": true})))]
@@ -69,7 +69,7 @@ pub struct PhaseRecord<'a> {
     pub peak_op: Option<Text<'a>>,
 }
 
-/// One state. Either `device`, `start_phase` and `end_phase` stand here (the seed's form) or `residencies` does.
+/// One state. It has either `device`, `start_phase` and `end_phase` (the seed's form) or `residencies`.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(
@@ -116,25 +116,25 @@ pub struct StateRecord<'a> {
     pub device: Option<Device>,
     /// Whether it lives from step to step.
     pub persistent: bool,
-    /// Several stays, or one that begins or ends inside a phase.
+    /// Several residencies, or one that begins or ends inside a phase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub residencies: Vec<ResidencyRecord<'a>>,
 }
 
-/// One stay of a state on a device. Both ends count.
+/// One residency of a state on a device. Both ends count.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields, extend("patternProperties" = {"^x-": true})))]
 pub struct ResidencyRecord<'a> {
     /// Where it is.
     pub device: Device,
-    /// The first phase of the stay: `forward`, or `forward.1` for a micro-batch.
+    /// The first phase of the residency: `forward`, or `forward.1` for a micro-batch.
     pub start_phase: Text<'a>,
     /// The moment in that phase, counted from 0 (the phase's first).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_moment: Option<u32>,
-    /// The last phase of the stay.
+    /// The last phase of the residency.
     pub end_phase: Text<'a>,
     /// The moment in that phase, counted from 0 (the phase's last).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,8 +3,7 @@
 use super::error::{RecordError, RecordErrorKind};
 use super::{Candidates, Document, PhaseRecord, ResidencyRecord, SCHEMA, StateRecord};
 use crate::{
-    Bytes, Device, Ledger, LedgerError, LedgerErrorKind, Moment, Phase, Residencies, Residency, Slot, State,
-    Timeline,
+    Bytes, Device, Ledger, LedgerError, LedgerErrorKind, Phase, Residencies, Residency, Slot, State, Timeline,
 };
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -253,53 +252,54 @@ impl Reader {
         let own = (record.device, record.start_phase.as_deref(), record.end_phase.as_deref());
         if !record.residencies.is_empty() {
             if own != (None, None, None) {
-                return Err(RecordErrorKind::TwoIntervals.at(*place));
+                return Err(RecordErrorKind::TwoForms.at(*place));
             }
             let list = place.field("residencies");
-            let stays = record.residencies.iter().enumerate();
-            let stays = stays.map(|(index, stay)| self.residency(&list.item(index), &Stay::of(stay)));
-            let mut stays = stays.collect::<Result<Vec<_>, _>>()?;
-            return Ok(match stays.pop() {
-                Some(only) if stays.is_empty() => Residencies::One(only),
+            let read = |(index, record)| self.residency(&list.item(index), &Named::of(record));
+            let residencies = record.residencies.iter().enumerate().map(read);
+            let mut residencies = residencies.collect::<Result<Vec<_>, _>>()?;
+            return Ok(match residencies.pop() {
+                Some(only) if residencies.is_empty() => Residencies::One(only),
                 last => {
-                    stays.extend(last);
-                    Residencies::Many(stays)
+                    residencies.extend(last);
+                    Residencies::Many(residencies)
                 }
             });
         }
         let missing = |field| RecordErrorKind::MissingField { field }.at(*place);
         let (device, start, end) = match own {
-            (None, None, None) => return Err(RecordErrorKind::NoInterval.at(*place)),
+            (None, None, None) => return Err(RecordErrorKind::NoResidency.at(*place)),
             (None, ..) => return Err(missing("device")),
             (_, None, _) => return Err(missing("start_phase")),
             (_, _, None) => return Err(missing("end_phase")),
             (Some(device), Some(start), Some(end)) => (device, start, end),
         };
-        let stay = Stay { device, start: (start, None), end: (end, None) };
-        self.residency(place, &stay).map(Residencies::One)
+        let named = Named { device, start: (start, None), end: (end, None) };
+        self.residency(place, &named).map(Residencies::One)
     }
 
-    fn residency(&self, place: &Place<'_>, stay: &Stay<'_>) -> Result<Residency, RecordError> {
+    fn residency(&self, place: &Place<'_>, named: &Named<'_>) -> Result<Residency, RecordError> {
         let (first_slot, _) =
-            self.slots(stay.start.0).ok_or_else(|| self.unknown(stay.start.0, place, "start_phase"))?;
+            self.slots(named.start.0).ok_or_else(|| self.unknown(named.start.0, place, "start_phase"))?;
         let (_, last_slot) =
-            self.slots(stay.end.0).ok_or_else(|| self.unknown(stay.end.0, place, "end_phase"))?;
-        let start = match stay.start.1 {
+            self.slots(named.end.0).ok_or_else(|| self.unknown(named.end.0, place, "end_phase"))?;
+        let start = match named.start.1 {
             None => first_slot.first,
-            Some(moment) => moment_in(first_slot, moment)
-                .ok_or_else(|| outside(first_slot, moment, place, "start_moment"))?,
+            Some(number) => {
+                first_slot.moment(number).ok_or_else(|| outside(first_slot, number, place, "start_moment"))?
+            }
         };
-        let end = match stay.end.1 {
+        let end = match named.end.1 {
             None => last_slot.last,
-            Some(moment) => {
-                moment_in(last_slot, moment).ok_or_else(|| outside(last_slot, moment, place, "end_moment"))?
+            Some(number) => {
+                last_slot.moment(number).ok_or_else(|| outside(last_slot, number, place, "end_moment"))?
             }
         };
         if end < start {
             let kind = RecordErrorKind::EndBeforeStart { start: first_slot.id(), end: last_slot.id() };
             return Err(kind.at(place.field("end_phase")));
         }
-        Ok(Residency { device: stay.device, start, end })
+        Ok(Residency { device: named.device, start, end })
     }
 
     /// The first and the last slot of that name.
@@ -319,16 +319,16 @@ impl Reader {
     }
 }
 
-/// A stay by the names of its phases, with moments in them.
-struct Stay<'a> {
+/// A residency by the names of its phases, with the numbers of moments in them.
+struct Named<'a> {
     device: Device,
     start: (&'a str, Option<u32>),
     end: (&'a str, Option<u32>),
 }
 
-impl<'a> Stay<'a> {
-    fn of(record: &'a ResidencyRecord<'a>) -> Stay<'a> {
-        Stay {
+impl<'a> Named<'a> {
+    fn of(record: &'a ResidencyRecord<'a>) -> Named<'a> {
+        Named {
             device: record.device,
             start: (&record.start_phase, record.start_moment),
             end: (&record.end_phase, record.end_moment),
@@ -336,13 +336,9 @@ impl<'a> Stay<'a> {
     }
 }
 
-fn moment_in(slot: &Slot, moment: u32) -> Option<Moment> {
-    slot.first.0.checked_add(moment).map(Moment).filter(|moment| *moment <= slot.last)
-}
-
 fn outside(slot: &Slot, moment: u32, place: &Place<'_>, field: &str) -> RecordError {
-    let moments = slot.last.0 - slot.first.0 + 1;
-    RecordErrorKind::MomentOutside { moment, phase: slot.id(), moments }.at(place.field(field))
+    let kind = RecordErrorKind::MomentOutside { moment, phase: slot.id(), moments: slot.moments() };
+    kind.at(place.field(field))
 }
 
 fn size(place: &Place<'_>, record: &StateRecord<'_>) -> Result<Bytes, RecordError> {

@@ -55,7 +55,7 @@ fn phases_of_standard<'a>() -> Vec<PhaseRecord<'a>> {
 }
 
 fn phase<'a>(slot: &Slot, name: Text<'a>) -> PhaseRecord<'a> {
-    let moments = NonZeroU32::new(slot.last.0 - slot.first.0 + 1).filter(|moments| moments.get() > 1);
+    let moments = NonZeroU32::new(slot.moments()).filter(|moments| moments.get() > 1);
     PhaseRecord { phase: name, micro_batch: slot.micro_batch, moments, peak_op: None }
 }
 
@@ -72,36 +72,36 @@ fn record<'a>(timeline: &'a Timeline, state: &'a State) -> StateRecord<'a> {
         persistent: state.persistent,
         residencies: Vec::new(),
     };
-    let mut stays = state.residencies.as_slice().iter().map(|stay| residency(timeline, stay));
+    let mut residencies = state.residencies.as_slice().iter().map(|one| residency(timeline, one));
     match &state.residencies {
-        Residencies::One(stay) => {
-            let written = residency(timeline, stay);
+        Residencies::One(one) => {
+            let written = residency(timeline, one);
             if written.start_moment.is_none() && written.end_moment.is_none() {
                 record.device = Some(written.device);
                 record.start_phase = Some(written.start_phase);
                 record.end_phase = Some(written.end_phase);
             } else {
-                record.residencies.extend(stays.next());
+                record.residencies.extend(residencies.next());
             }
         }
-        Residencies::Many(_) => record.residencies.extend(stays),
+        Residencies::Many(_) => record.residencies.extend(residencies),
     }
     record
 }
 
-fn residency<'a>(timeline: &'a Timeline, stay: &Residency) -> ResidencyRecord<'a> {
-    let end = |moment| match timeline.slot_at(moment) {
-        Some(slot) => (id(slot), slot.first, slot.last),
+fn residency<'a>(timeline: &'a Timeline, residency: &Residency) -> ResidencyRecord<'a> {
+    let Residency { device, start, end } = *residency;
+    let slot = |moment| match timeline.slot_at(moment) {
+        Some(slot) => slot,
         None => unreachable!("a ledger's residencies lie on its timeline"),
     };
-    let (start_phase, first, _) = end(stay.start);
-    let (end_phase, first_of_end, last) = end(stay.end);
+    let (first, last) = (slot(start), slot(end));
     ResidencyRecord {
-        device: stay.device,
-        start_phase,
-        start_moment: (stay.start != first).then(|| stay.start.0 - first.0),
-        end_phase,
-        end_moment: (stay.end != last).then(|| stay.end.0 - first_of_end.0),
+        device,
+        start_phase: id(first),
+        start_moment: (start != first.first).then(|| first.moment_in(start)),
+        end_phase: id(last),
+        end_moment: (end != last.last).then(|| last.moment_in(end)),
     }
 }
 
