@@ -38,8 +38,10 @@ pub mod options;
 mod plan;
 mod step;
 mod torch;
+mod verdict;
 
 pub use contributors::Contributor;
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use torch::Dtype;
+pub use verdict::Verdict;

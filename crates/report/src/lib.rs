@@ -21,7 +21,7 @@ pub use check::CheckReport;
 pub use compare::{Candidate, CompareReport};
 pub use list::{Entry, ListReport};
 pub use look::Look;
-pub use plan::{PlanReport, Verdict};
+pub use plan::PlanReport;
 pub use show::ShowReport;
 
 use std::io;

@@ -9,8 +9,8 @@ use peakledger_core::document::Document;
 use peakledger_input::Problem;
 use peakledger_plan::catalogue::{Card, card, open_model};
 use peakledger_plan::config::Architecture;
-use peakledger_plan::{Plan, Step, plan};
-use peakledger_report::{PlanReport, Verdict};
+use peakledger_plan::{Plan, PlannedPhase, Step, Verdict, plan};
+use peakledger_report::PlanReport;
 use std::path::{Path, PathBuf};
 
 /// Predict the memory of a training step, op by op, from a model's config
@@ -94,15 +94,7 @@ fn answer(plan: &Plan, card: Option<&Card>, step: Option<Step>, asked: bool) -> 
 /// Writes a step's ledger in the document form.
 fn save(path: &Path, force: bool, plan: &Plan, step: Step, model: &str) -> Result<(), Problem> {
     let ledger = plan.ledger(step).map_err(|error| Problem::anywhere(error.to_string()))?;
-    let ops: Vec<String> = plan
-        .step(step)
-        .phases
-        .iter()
-        .map(|phase| match phase.module.as_str() {
-            "" => phase.op.to_owned(),
-            module => format!("{module}: {}", phase.op),
-        })
-        .collect();
+    let ops: Vec<String> = plan.step(step).phases.iter().map(PlannedPhase::place).collect();
     let note = format!(
         "peakledger plan {model}, the {} step at device level: what the dispatcher hands out, and the batch",
         step.as_str()

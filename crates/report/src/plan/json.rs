@@ -1,9 +1,9 @@
-//! A plan as JSON (design §5): bytes are integers, fields stand in a fixed order.
+//! A plan as JSON (design §5): bytes are integers, fields are in a fixed order.
 
-use super::{PlanReport, device_peak, outside, peak};
+use super::PlanReport;
 use crate::figures::{mib_of_difference, share};
 use peakledger_core::ByCategory;
-use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step};
+use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, Verdict};
 use serde::{Serialize, Serializer};
 
 #[derive(Serialize)]
@@ -50,7 +50,7 @@ struct PhaseJson<'a> {
     op: &'static str,
 }
 
-/// Where a peak stands.
+/// Where a peak is.
 #[derive(Serialize)]
 struct PlaceJson<'a> {
     step: &'static str,
@@ -89,7 +89,7 @@ struct VerdictJson<'a> {
     fits: bool,
     headroom_bytes: i128,
     needed_bytes: u64,
-    /// What stands against the capacity.
+    /// What is held against the capacity.
     compared: &'static str,
     source: &'a str,
 }
@@ -138,8 +138,8 @@ impl<'a> PlanJson<'a> {
             first_step: step(Step::First),
             steady_step: step(Step::Steady),
             peak: peak_json(plan, report.peak()),
-            device_peak: place(device_peak(plan, report.step), |phase| phase.device_peak.get()),
-            outside_bytes: outside(report.card).get(),
+            device_peak: place(plan.device_peak_in(report.step), |phase| phase.device_peak.get()),
+            outside_bytes: Verdict::outside(report.card).get(),
             reserved_bytes: None,
             verdict: verdict(report),
             candidates: Pairs(candidates(report)),
@@ -212,10 +212,10 @@ fn verdict<'a>(report: &'a PlanReport<'a>) -> Option<VerdictJson<'a>> {
 
 fn candidates<'a>(report: &'a PlanReport<'a>) -> Vec<(String, CandidateJson<'a>)> {
     let candidate = |((name, plan), saving): (&'a (String, Plan), i128)| {
-        let at = peak(plan, report.step);
+        let at = plan.peak_in(report.step);
         let value = CandidateJson {
             place: place(at, |phase| phase.peak.get()),
-            device_peak_bytes: device_peak(plan, report.step).phase.device_peak.get(),
+            device_peak_bytes: plan.device_peak_in(report.step).phase.device_peak.get(),
             by_category: by_category(&at.phase.by_category),
             memory_saving_bytes: saving,
             memory_saving_mb: mib_of_difference(saving),

@@ -4,13 +4,13 @@
 mod json;
 mod rows;
 
-use crate::figures::{percent, signed};
+use crate::figures::{and_more, percent, signed};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
 use peakledger_core::{ByCategory, Bytes, Category};
-use peakledger_plan::catalogue::{CUDA_CONTEXT, Card};
-use peakledger_plan::{At, Contributor, Plan, Step, StepPlan};
+use peakledger_plan::catalogue::Card;
+use peakledger_plan::{At, Contributor, Plan, Step, StepPlan, Verdict};
 use rows::phase_rows;
 use std::io;
 
@@ -29,50 +29,9 @@ pub struct PlanReport<'a> {
     pub candidates: &'a [(String, Plan)],
 }
 
-/// Whether a plan fits a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// What the process takes: the device-level peak and what lies outside the allocator.
-    pub needed: Bytes,
-    /// What torch reports as the card's memory.
-    pub capacity: Bytes,
-}
-
-impl Verdict {
-    /// The verdict on a plan for a card.
-    pub fn of(plan: &Plan, card: &Card, step: Option<Step>) -> Verdict {
-        let needed = device_peak(plan, step).phase.device_peak;
-        let outside = outside(Some(card));
-        Verdict { needed: needed.checked_add(outside).unwrap_or(Bytes::new(u64::MAX)), capacity: card.total }
-    }
-
-    /// Whether it fits.
-    pub fn fits(&self) -> bool {
-        self.needed <= self.capacity
-    }
-
-    /// What is left, negative where it does not fit.
-    pub fn headroom(&self) -> i128 {
-        self.capacity.minus(self.needed)
-    }
-}
-
-/// What a process takes outside the allocator: the CUDA context.
-fn outside(card: Option<&Card>) -> Bytes {
-    card.and_then(|card| card.context).unwrap_or(CUDA_CONTEXT)
-}
-
-fn peak(plan: &Plan, step: Option<Step>) -> At<'_> {
-    step.map_or_else(|| plan.peak(), |step| plan.step(step).peak())
-}
-
-fn device_peak(plan: &Plan, step: Option<Step>) -> At<'_> {
-    step.map_or_else(|| plan.device_peak(), |step| plan.step(step).device_peak())
-}
-
 impl PlanReport<'_> {
     fn peak(&self) -> At<'_> {
-        peak(self.plan, self.step)
+        self.plan.peak_in(self.step)
     }
 
     fn steps(&self) -> Vec<&StepPlan> {
@@ -92,18 +51,11 @@ impl PlanReport<'_> {
         format!("in {phase} of the {} step", at.step.step.as_str())
     }
 
-    /// `at lm_head: mm`.
-    fn op(at: At<'_>) -> String {
-        match at.phase.module.as_str() {
-            "" => format!("at {}", at.phase.op),
-            module => format!("at {module}: {}", at.phase.op),
-        }
-    }
-
     /// The verdict in a sentence.
     fn verdict_line(&self) -> Option<String> {
         let (card, verdict) = (self.card?, self.verdict()?);
-        let (device, context) = (device_peak(self.plan, self.step).phase.device_peak, outside(Some(card)));
+        let (device, context) =
+            (self.plan.device_peak_in(self.step).phase.device_peak, Verdict::outside(Some(card)));
         let answer = match verdict.headroom() {
             headroom if headroom < 0 => format!("does not fit: {} short", signed(-headroom)),
             headroom => format!("fits: {} to spare", signed(headroom)),
@@ -116,7 +68,7 @@ impl PlanReport<'_> {
     }
 
     fn device_line(&self) -> String {
-        let at = device_peak(self.plan, self.step);
+        let at = self.plan.device_peak_in(self.step);
         format!("device peak {} with the batch, {}", at.phase.device_peak, self.whereabouts(at))
     }
 }
@@ -126,7 +78,7 @@ impl Report for PlanReport<'_> {
         let peak = self.peak();
         let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
         text(out, look.bold(), &format!("peak {} {}", peak.phase.peak, self.whereabouts(peak)))?;
-        text(out, Style::new(), &Self::op(peak))?;
+        text(out, Style::new(), &format!("at {}", peak.phase.place()))?;
         if let (Some(line), Some(verdict)) = (self.verdict_line(), self.verdict()) {
             text(out, look.saving(if verdict.fits() { 1 } else { -1 }), &line)?;
         }
@@ -187,13 +139,14 @@ impl Report for PlanReport<'_> {
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let peak = self.peak();
-        writeln!(out, "**Peak {} {}**, {}\n", peak.phase.peak, self.whereabouts(peak), Self::op(peak))?;
+        let (whereabouts, place) = (self.whereabouts(peak), markdown::escaped(&peak.phase.place()));
+        writeln!(out, "**Peak {} {}**, at {place}\n", peak.phase.peak, markdown::escaped(&whereabouts))?;
         if let Some(line) = self.verdict_line() {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
         }
         let assumed = self.plan.assumptions().into_iter();
         let rows: Vec<Vec<String>> =
-            assumed.map(|a| vec![a.topic.to_owned(), markdown::escaped(&a.value)]).collect();
+            assumed.map(|a| vec![markdown::escaped(a.topic), markdown::escaped(&a.value)]).collect();
         markdown::table(out, &["assumed", ""], &rows)?;
         writeln!(out)?;
         let mut titles = vec!["phase"];
@@ -201,7 +154,7 @@ impl Report for PlanReport<'_> {
         let rows: Vec<Vec<String>> = phase_rows(self.plan)
             .into_iter()
             .map(|row| {
-                let mut cells = vec![row.name.clone()];
+                let mut cells = vec![markdown::escaped(&row.name)];
                 cells.extend(
                     self.steps()
                         .iter()
@@ -216,7 +169,7 @@ impl Report for PlanReport<'_> {
         let shown = look.shown(contributors.len());
         let row = |c: &Contributor| {
             vec![
-                c.name.clone(),
+                markdown::escaped(&c.name),
                 c.category.to_string(),
                 c.bytes.to_string(),
                 percent(c.bytes, peak.phase.peak),
@@ -229,12 +182,16 @@ impl Report for PlanReport<'_> {
         }
         if !self.candidates.is_empty() {
             writeln!(out)?;
-            let rows: Vec<Vec<String>> = self.candidate_rows().into_iter().map(|row| row.to_vec()).collect();
+            let rows: Vec<Vec<String>> = self
+                .candidate_rows()
+                .iter()
+                .map(|row| row.iter().map(|cell| markdown::escaped(cell)).collect())
+                .collect();
             markdown::table(out, &["candidate", "peak", "saves", "in", "most moved"], &rows)?;
         }
-        writeln!(out, "\n{}", self.device_line())?;
+        writeln!(out, "\n{}", markdown::escaped(&self.device_line()))?;
         for line in self.plan.not_counted() {
-            writeln!(out, "Not counted: {line}")?;
+            writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
         Ok(())
     }
@@ -274,7 +231,7 @@ impl PlanReport<'_> {
                 cells.push(Cell::styled(total, style));
             }
             let held = row.phase(peak.step).map(|phase| phase.by_category).unwrap_or_default();
-            cells.push(Cell::Bar(parts(&held, look)));
+            cells.push(Cell::categories(&held, look));
             table.row(cells);
         }
         table
@@ -330,13 +287,13 @@ impl PlanReport<'_> {
 
     fn savings(&self) -> impl Iterator<Item = i128> + '_ {
         let before = self.peak().phase.peak;
-        self.candidates.iter().map(move |(_, plan)| before.minus(peak(plan, self.step).phase.peak))
+        self.candidates.iter().map(move |(_, plan)| before.minus(plan.peak_in(self.step).phase.peak))
     }
 
     fn candidate_rows(&self) -> Vec<[String; 5]> {
         let before = self.peak();
         let row = |((name, plan), saving): (&(String, Plan), i128)| {
-            let after = peak(plan, self.step);
+            let after = plan.peak_in(self.step);
             let phase = format!("{}, {}", after.phase.phase, after.step.step.as_str());
             let moved = most_moved(&before.phase.by_category, &after.phase.by_category);
             [name.clone(), after.phase.peak.to_string(), signed(saving), phase, moved]
@@ -357,15 +314,11 @@ fn most_moved(before: &ByCategory, after: &ByCategory) -> String {
     }
 }
 
-fn parts(by_category: &ByCategory, look: &Look) -> Vec<(u64, Style)> {
-    by_category.iter().map(|(category, bytes)| (bytes.get(), look.category(category))).collect()
-}
-
 /// What is said of the contributors that are not listed.
 fn more(contributors: &[Contributor], shown: usize) -> Option<String> {
-    let rest = contributors.get(shown..).filter(|rest| !rest.is_empty())?;
+    let rest = contributors.get(shown..)?;
     let bytes = rest.iter().map(|c| c.bytes.get()).sum(); // part of a total that fits
-    Some(format!("and {} more, {}", rest.len(), Bytes::new(bytes)))
+    and_more(rest.len(), Bytes::new(bytes))
 }
 
 /// A number with a comma every three digits.

@@ -6,7 +6,7 @@ use peakledger_plan::{At, Plan, PlannedPhase, StepPlan};
 pub(super) struct PhaseRow {
     /// What it is called: `update`, `forward.0`, `backward.1–7`.
     pub(super) name: String,
-    /// Where it stands in the step's list of phases; the first where there are several.
+    /// Its place in the step's list of phases; the first where there are several.
     at: usize,
     /// The micro-batches that share the row.
     micro_batches: Option<(u32, u32)>,
@@ -57,7 +57,7 @@ pub(super) fn phase_rows(plan: &Plan) -> Vec<PhaseRow> {
     rows
 }
 
-/// The first micro-batch that is like all those behind it.
+/// The first micro-batch that is like all those after it.
 fn first_alike(steps: &[&StepPlan], count: u32) -> u32 {
     let figures = |i: u32| -> Vec<_> {
         let of = |step: &&StepPlan| -> Vec<_> {

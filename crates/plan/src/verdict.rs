@@ -1,0 +1,98 @@
+//! Does it fit: a plan against a card. And what that and every report of a plan ask of it: its peak in the steps that are
+//! looked at, and where a phase peaks, in words.
+
+use crate::catalogue::{CUDA_CONTEXT, Card};
+use crate::{At, Plan, PlannedPhase, Step};
+use peakledger_core::Bytes;
+
+/// Whether a plan fits a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What the process takes: the device-level peak and what lies outside the allocator.
+    pub needed: Bytes,
+    /// What torch reports as the card's memory.
+    pub capacity: Bytes,
+}
+
+impl Verdict {
+    /// The verdict on one step of a plan, or on both, for a card.
+    pub fn of(plan: &Plan, card: &Card, step: Option<Step>) -> Verdict {
+        let device_peak = plan.device_peak_in(step).phase.device_peak;
+        let needed = device_peak.checked_add(Verdict::outside(Some(card)));
+        // a sum past 64 bits fits no card
+        Verdict { needed: needed.unwrap_or(Bytes::new(u64::MAX)), capacity: card.total }
+    }
+
+    /// What a process takes outside the allocator: the CUDA context, as it was measured on the card, if it was.
+    pub fn outside(card: Option<&Card>) -> Bytes {
+        card.and_then(|card| card.context).unwrap_or(CUDA_CONTEXT)
+    }
+
+    /// Whether it fits.
+    pub fn fits(&self) -> bool {
+        self.needed <= self.capacity
+    }
+
+    /// What is left, negative where it does not fit.
+    pub fn headroom(&self) -> i128 {
+        self.capacity.minus(self.needed)
+    }
+}
+
+impl Plan {
+    /// Where the op-level peak of one step is, or of the plan.
+    pub fn peak_in(&self, step: Option<Step>) -> At<'_> {
+        step.map_or_else(|| self.peak(), |step| self.step(step).peak())
+    }
+
+    /// Where the device-level peak of one step is, or of the plan.
+    pub fn device_peak_in(&self, step: Option<Step>) -> At<'_> {
+        step.map_or_else(|| self.device_peak(), |step| self.step(step).device_peak())
+    }
+}
+
+impl PlannedPhase {
+    /// What runs at the phase's peak: `lm_head: mm`, or the op alone where no module runs it.
+    pub fn place(&self) -> String {
+        match self.module.as_str() {
+            "" => self.op.to_owned(),
+            module => format!("{module}: {}", self.op),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{card, open_model};
+    use crate::config::Architecture;
+    use crate::options::Options;
+    use crate::plan;
+
+    #[test]
+    fn a_plan_fits_to_the_byte() {
+        let architecture = Architecture::read(&open_model("qwen2.5-0.5b").unwrap().config).unwrap();
+        let plan = plan(architecture, Options::default()).unwrap();
+        let (first, steady) =
+            (plan.device_peak_in(Some(Step::First)), plan.device_peak_in(Some(Step::Steady)));
+        let both = plan.device_peak_in(None).phase.device_peak;
+        assert_eq!(both, first.phase.device_peak.max(steady.phase.device_peak));
+        let mut card = card("80GiB").unwrap();
+        card.total = both.checked_add(CUDA_CONTEXT).unwrap();
+        let verdict = Verdict::of(&plan, &card, None);
+        assert_eq!((verdict.fits(), verdict.headroom()), (true, 0));
+        card.context = Some(Bytes::new(CUDA_CONTEXT.get() + 1));
+        let verdict = Verdict::of(&plan, &card, None);
+        assert_eq!((verdict.fits(), verdict.headroom()), (false, -1));
+    }
+
+    #[test]
+    fn a_place_is_a_module_and_its_op() {
+        let architecture = Architecture::read(&open_model("qwen2.5-0.5b").unwrap().config).unwrap();
+        let plan = plan(architecture, Options::default()).unwrap();
+        let mut phase = plan.peak_in(None).phase.clone();
+        assert_eq!(phase.place(), format!("{}: {}", phase.module, phase.op));
+        phase.module.clear();
+        assert_eq!(phase.place(), phase.op);
+    }
+}
