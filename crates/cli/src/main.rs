@@ -45,5 +45,5 @@ fn main() -> ExitCode {
 
 fn report(problem: &Problem) {
     // nobody is left to tell where standard error is closed
-    let _closed = writeln!(io::stderr(), "{problem}");
+    let _closed = writeln!(io::stderr(), "error: {problem}");
 }

@@ -57,7 +57,7 @@ pub(crate) struct StepArgs {
     hold_outputs: Option<HoldOutputsArg>,
 }
 
-/// Defines a value of the command line that stands for one of the planner's.
+/// Defines a value of the command line that means one of the planner's.
 macro_rules! values {
     ($name:ident for $target:ty { $($variant:ident = $text:literal => $value:expr),+ $(,)? }) => {
         #[derive(Clone, Copy, ValueEnum)]
@@ -222,9 +222,7 @@ pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, Step
 }
 
 /// What is wrong with the step of a candidate, said of the candidate.
-pub(crate) fn of_candidate(name: &str, problem: &Problem) -> Problem {
-    let said = problem.to_string();
-    let said = said.strip_prefix("error: ").unwrap_or(&said);
-    let (cause, mend) = said.split_once("\n  help: ").unwrap_or((said, "check its options"));
-    Problem::in_option("--candidate", format!("{}: {cause}", peakledger_input::quoted(name))).mend(mend)
+pub(crate) fn of_candidate(name: &str, mut problem: Problem) -> Problem {
+    let mend = problem.mend.take().unwrap_or_else(|| "check its options".to_owned());
+    Problem::in_option("--candidate", format!("{}: {problem}", peakledger_input::quoted(name))).mend(mend)
 }

@@ -14,7 +14,7 @@
 //! let problem = json::parse::<Config>(&source).unwrap_err();
 //! assert_eq!(
 //!     problem.to_string(),
-//!     "error: config.json:2:3 (/hiden_size): unknown field `hiden_size`\n  help: did you mean `hidden_size`?"
+//!     "config.json:2:3 (/hiden_size): unknown field `hiden_size`\n  help: did you mean `hidden_size`?"
 //! );
 //! ```
 //!

@@ -4,10 +4,11 @@ use peakledger_core::printable;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An input that cannot be used. Printed as
+/// An input that cannot be used. Displayed without an `error:` before it: who prints it knows where it goes, a terminal or
+/// an exception.
 ///
 /// ```text
-/// error: ledger.json:12:7 (/states/3/size_mb): `size_mb` is negative (-1.0)
+/// ledger.json:12:7 (/states/3/size_mb): `size_mb` is negative (-1.0)
 ///   help: sizes are 0 or more
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +72,6 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: ")?;
         if let Some(file) = &self.file {
             write!(f, "{}", printable(file))?;
         }
@@ -126,18 +126,18 @@ mod tests {
         let problem = Problem::in_file("ledger.json", "`size_mb` is negative (-1.0)").at(place);
         assert_eq!(
             problem.mend("sizes are 0 or more").to_string(),
-            "error: ledger.json:12:7 (/states/3/size_mb): `size_mb` is negative (-1.0)\n  help: sizes are 0 or more"
+            "ledger.json:12:7 (/states/3/size_mb): `size_mb` is negative (-1.0)\n  help: sizes are 0 or more"
         );
         let option = Problem::in_option("--gpu", "no such card: `T5`");
-        assert_eq!(option.to_string(), "error: `--gpu`: no such card: `T5`");
-        assert_eq!(Problem::anywhere("nothing to do").to_string(), "error: nothing to do");
+        assert_eq!(option.to_string(), "`--gpu`: no such card: `T5`");
+        assert_eq!(Problem::anywhere("nothing to do").to_string(), "nothing to do");
     }
 
     #[test]
     fn what_a_file_says_never_reaches_the_terminal_raw() {
         let problem =
             Problem::in_file("a\nb.json", format!("unknown field {}", quoted("\u{1b}[31m\u{202e}x")));
-        assert_eq!(problem.to_string(), r"error: a\nb.json: unknown field `\u{1b}[31m\u{202e}x`");
+        assert_eq!(problem.to_string(), r"a\nb.json: unknown field `\u{1b}[31m\u{202e}x`");
         assert_eq!(quoted(&"é".repeat(100)), format!("`{}…`", "é".repeat(80)));
     }
 }

@@ -19,7 +19,7 @@ fn a_repeated_key_is_refused_at_any_depth_with_both_places() {
     assert_eq!(
         value("{\"a\": 1,\n \"b\": [{\"c\": 1},\n {\"hidden_size\": 1,\n  \"hidden_size\": 2}]}")
             .unwrap_err(),
-        "error: config.json:4:3 (/b/1/hidden_size): the key `hidden_size` stands twice (first in line 3, column 3)\n  \
+        "config.json:4:3 (/b/1/hidden_size): the key `hidden_size` appears twice (first in line 3, column 3)\n  \
          help: keep one of the two"
     );
 }
@@ -36,10 +36,7 @@ fn deep_nesting_is_refused() {
 fn numbers_that_json_does_not_have_are_named() {
     for word in ["NaN", "Infinity", "-Infinity"] {
         let said = value(&format!("{{\"rope_theta\": {word}}}")).unwrap_err();
-        assert!(
-            said.starts_with(&format!("error: config.json:1:16 (/rope_theta): `{word}` is not JSON")),
-            "{said}"
-        );
+        assert!(said.starts_with(&format!("config.json:1:16 (/rope_theta): `{word}` is not JSON")), "{said}");
     }
 }
 
@@ -66,16 +63,16 @@ fn typed_values_name_the_field() {
     assert_eq!(parse(r#"{"hidden_size": 8, "layers": ["full_attention", "sliding_attention"]}"#), Ok(2));
     assert_eq!(
         parse(r#"{"hidden_size": "32", "layers": []}"#).unwrap_err(),
-        "error: config.json:1:17 (/hidden_size): `hidden_size` is the string \"32\", but takes a whole number of 0 or more\n  \
+        "config.json:1:17 (/hidden_size): `hidden_size` is the string \"32\", but takes a whole number of 0 or more\n  \
          help: remove the quotes"
     );
     assert_eq!(
         parse(r#"{"hidden_size": 1, "layers": ["full_atention"]}"#).unwrap_err(),
-        "error: config.json:1:31 (/layers/0): unknown value `full_atention`\n  help: did you mean `full_attention`?"
+        "config.json:1:31 (/layers/0): unknown value `full_atention`\n  help: did you mean `full_attention`?"
     );
     assert_eq!(
         parse(r#"{"layers": []}"#).unwrap_err(),
-        "error: config.json:1:1: `hidden_size` is missing\n  help: add `hidden_size`"
+        "config.json:1:1: `hidden_size` is missing\n  help: add `hidden_size`"
     );
 }
 

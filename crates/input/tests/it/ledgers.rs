@@ -4,7 +4,7 @@ use peakledger_core::document::LedgerFile;
 use peakledger_core::{Bytes, Device, Phase};
 use peakledger_input::{Place, Problem, Source, read_ledger};
 
-/// A state of the seed's form with other fields behind or in place of its own.
+/// A state of the seed's form with other fields after or in place of its own.
 macro_rules! state {
     ($size:literal, $from:literal, $to:literal, $device:literal, $more:literal) => {
         concat!(
@@ -48,7 +48,7 @@ pub(crate) const VALID: &[(&str, &str)] = &[
     ("an integer for MiB", size!(r#""size_mb": 3"#)),
     ("nothing at all in size", size!(r#""size_mb": 0"#)),
     (
-        "one phase is an interval",
+        "one phase is a residency",
         concat!("[", state!(r#""size_mb": 1"#, "backward", "backward", "cpu", ""), "]"),
     ),
     (
@@ -129,7 +129,7 @@ pub(crate) const INVALID: &[Invalid] = invalid! {
     "an empty name": r#"[{"name": "", "category": "activation", "size_mb": 1, "start_phase": "load", "end_phase": "load", "device": "gpu", "persistent": true}]"#,
         "/0/name", "empty name", "give the state a name";
     "an unknown field": r#"[{"byts": 1}]"#, "/0/byts", "unknown field `byts`", "did you mean `size_bytes`?";
-    "a key twice": r#"[{"name": "a", "name": "b"}]"#, "/0/name", "`name` stands twice (first in line 1, column 3)", "keep one";
+    "a key twice": r#"[{"name": "a", "name": "b"}]"#, "/0/name", "`name` appears twice (first in line 1, column 3)", "keep one";
     "a state that is a number": "[3]", "/0", "the value is 3", "an object";
     // the document form
     "a newer version": r#"{"schema_version": 3, "states": [], "future": 1}"#, "/schema_version", "written by a newer version (3 > 1)", "update peakledger";
@@ -139,31 +139,31 @@ pub(crate) const INVALID: &[Invalid] = invalid! {
     "no states": r#"{"schema_version": 1}"#, "", "`states` is missing", "add `states`";
     "no phases": r#"{"schema_version": 1, "timeline": [], "states": []}"#, "/timeline", "no phases", "leave `timeline` out";
     "a phase twice": r#"{"schema_version": 1, "timeline": [{"phase": "a"}, {"phase": "a"}], "states": []}"#,
-        "/timeline/1/phase", "phase `a` stands twice", "another name";
+        "/timeline/1/phase", "phase `a` appears twice", "another name";
     "a phase without a name": r#"{"schema_version": 1, "timeline": [{"phase": ""}], "states": []}"#, "/timeline/0/phase", "empty name", "a name";
     "a phase without moments": r#"{"schema_version": 1, "timeline": [{"phase": "a", "moments": 0}], "states": []}"#,
         "/timeline/0/moments", "`moments` is 0", "1 or more";
     "an endless timeline": r#"{"schema_version": 1, "timeline": [{"phase": "a", "moments": 4294967295}], "states": []}"#,
         "/timeline/0/moments", "more than 16777216 moments", "fewer";
     "a candidate without a name": r#"{"schema_version": 1, "states": [], "candidates": {"": []}}"#, "/candidates/", "empty name", "a name";
-    "a candidate's name twice": r#"{"schema_version": 1, "states": [], "candidates": {"b": [], "b": []}}"#, "/candidates/b", "`b` stands twice", "keep one";
+    "a candidate's name twice": r#"{"schema_version": 1, "states": [], "candidates": {"b": [], "b": []}}"#, "/candidates/b", "`b` appears twice", "keep one";
     "an error in a candidate": concat!(r#"{"schema_version": 1, "states": [], "candidates": {"a/b": ["#, state!(r#""size_mb": -3"#, "load", "load", "gpu", ""), "]}}"),
         "/candidates/a~1b/0/size_mb", "`size_mb` is negative (-3.0)", "0 or more";
     "overlapping residencies": stays!(r#"{"device": "gpu", "start_phase": "rollout", "end_phase": "rollout"}, {"device": "gpu", "start_phase": "rollout", "start_moment": 3, "end_phase": "update"}"#),
-        "/states/0/residencies/1", "residencies 0 and 1 overlap", "end the first stay";
+        "/states/0/residencies/1", "residencies 0 and 1 overlap", "end the first residency";
     "a moment outside its phase": stays!(r#"{"device": "gpu", "start_phase": "rollout", "end_phase": "rollout", "end_moment": 4}"#),
         "/states/0/residencies/0/end_moment", "moment 4 is outside phase `rollout`, which has 4 moments (0 to 3)", "counted from 0";
     "unknown phase of a residency": stays!(r#"{"device": "gpu", "start_phase": "rollout", "end_phase": "updat"}"#),
         "/states/0/residencies/0/end_phase", "unknown phase `updat`", "did you mean `update`?";
-    "residencies and an interval": r#"{"schema_version": 1, "states": [{"name": "a", "category": "activation", "size_bytes": 8, "persistent": false, "device": "gpu", "residencies": [{"device": "gpu", "start_phase": "load", "end_phase": "load"}]}]}"#,
-        "/states/0", "`residencies` and an interval of its own", "keep either";
-    "no interval at all": r#"{"schema_version": 1, "states": [{"name": "a", "category": "activation", "size_bytes": 8, "persistent": false}]}"#,
+    "residencies and the seed's form": r#"{"schema_version": 1, "states": [{"name": "a", "category": "activation", "size_bytes": 8, "persistent": false, "device": "gpu", "residencies": [{"device": "gpu", "start_phase": "load", "end_phase": "load"}]}]}"#,
+        "/states/0", "has `residencies`, and a `device`", "keep either";
+    "no residency at all": r#"{"schema_version": 1, "states": [{"name": "a", "category": "activation", "size_bytes": 8, "persistent": false}]}"#,
         "/states/0", "nothing says when and where", "`residencies`";
     "a sum past 64 bits": concat!("[", r#"{"name": "b", "category": "activation", "size_bytes": 18446744073709551615, "start_phase": "load", "end_phase": "loss", "device": "gpu", "persistent": false},"#,
         state!(r#""size_bytes": 1"#, "loss", "loss", "gpu", ""), "]"), "", "phase `loss` passes 64 bits", "2^64 bytes";
     // what is no ledger
     "a number": "5", "", "not a ledger", "a list of states";
-    "two values": "[] []", "", "more text behind the end", "one value";
+    "two values": "[] []", "", "more text after the end", "one value";
     "a comma too many": "[{\"size_mb\": 1,}]", "/0", "a comma without a value", "remove the comma";
     "Python's quotes": "[{'name': 1}]", "/0", "`'` is not JSON", "double quotes";
     "Python's True": r#"[{"persistent": True}]"#, "/0/persistent", "`True` is not JSON", "`true`";
@@ -206,7 +206,7 @@ fn places_are_exact() {
                 \"end_phase\": \"load\", \"device\": \"gpu\", \"persistent\": true}\n]";
     assert_eq!(
         read(text).unwrap_err().to_string(),
-        "error: ledger.json:3:15 (/0/size_mb): `size_mb` is negative (-1.0)\n  help: sizes are 0 or more, in MiB (2^20 bytes)"
+        "ledger.json:3:15 (/0/size_mb): `size_mb` is negative (-1.0)\n  help: sizes are 0 or more, in MiB (2^20 bytes)"
     );
 }
 
