@@ -1,12 +1,13 @@
-//! `cargo bench -p peakledger-cli`: from a ledger file to the answer, and the sums alone, beside the seed's way in Python.
+//! `cargo bench -p peakledger-cli`: from a ledger file to the answer, and the sums alone, next to the seed's way in Python.
 //!
-//! Prints a table; each figure is the best of three. Python's time counts from behind its start-up, ours with it. The sums
-//! stand beside the seed's summary (it also gathers names and sizes) and beside six bare sums.
+//! Prints a table; each figure is the best of three. Python's time leaves out its start-up, ours counts it. The sums
+//! are compared with the seed's summary (it also gathers names and sizes) and with six bare sums.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)] // a benchmark prints, and may stop
 
+use peakledger_core::Ledger;
 use peakledger_core::sweep::{Stay, sums};
-use peakledger_core::{Ledger, State};
+use peakledger_input::Input;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +25,7 @@ fn main() {
         let size = text.len() as f64 / f64::from(1 << 20);
         std::fs::write(&path, text).unwrap();
 
-        let (_, file) = peakledger_input::open_ledger(&path).unwrap();
+        let (_, file) = peakledger_input::open_ledger(&Input::of(path.as_path())).unwrap();
         let answer = best(|| run_show(&path));
         let summed = best(|| sum(&file.ledger));
         let python = python(&path, file.ledger.peak().bytes.mib());
@@ -62,18 +63,8 @@ fn run_show(path: &Path) {
 }
 
 fn sum(ledger: &Ledger) {
-    let stays = || ledger.states().iter().flat_map(stays);
+    let stays = || ledger.states().iter().flat_map(Stay::all_of);
     std::hint::black_box(sums(ledger.timeline(), stays).unwrap());
-}
-
-fn stays(state: &State) -> impl Iterator<Item = Stay> + '_ {
-    state.residencies.as_slice().iter().map(|stay| Stay {
-        device: stay.device,
-        category: state.category,
-        bytes: state.bytes,
-        start: stay.start,
-        end: stay.end,
-    })
 }
 
 /// What Python takes for the answer, the summary and the bare sums, if there is a Python; its peak must be ours.

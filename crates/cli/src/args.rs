@@ -1,11 +1,22 @@
 //! Arguments that verbs share, and the plain requests that they become at once.
 
-use crate::output::{self, Output};
+use crate::output::{self, Output, Target};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use peakledger_input::Problem;
+use peakledger_input::{Input, Problem};
 use peakledger_report::{Format, Look};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+/// Reads the name of an input: a file, or `-`.
+pub(crate) fn input() -> impl TypedValueParser<Value = Input> {
+    PathBufValueParser::new().map(Input::of)
+}
+
+/// Reads the name of an output: a file, or `-`.
+pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
+    PathBufValueParser::new().map(Target::of)
+}
 
 /// Where the answer goes and how it is written.
 #[derive(Args)]
@@ -15,8 +26,8 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
     /// Write to this file, whole or not at all
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE", value_parser = target())]
+    output: Option<Target>,
     /// Overwrite the file of --output
     #[arg(long)]
     force: bool,
@@ -55,12 +66,13 @@ enum FormatArg {
 
 impl OutputArgs {
     /// Checks what can be checked before the inputs are read: formats, the file to be written, standard input.
-    pub(crate) fn request(&self, inputs: &[&Path]) -> Result<Output, Problem> {
-        if inputs.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+    pub(crate) fn request(&self, inputs: &[&Input]) -> Result<Output, Problem> {
+        if inputs.iter().filter(|input| ***input == Input::Stdin).count() > 1 {
             let problem = Problem::in_option("-", "standard input can only be read once");
             return Err(problem.mend("name a file for all but one of the inputs"));
         }
-        let format = match (self.format, &self.output) {
+        let file = self.output.as_ref().and_then(Target::path);
+        let format = match (self.format, file) {
             (Some(format), _) => format,
             (None, Some(path)) => of_extension(path),
             (None, None) => FormatArg::Table,
@@ -75,9 +87,9 @@ impl OutputArgs {
                 return Err(problem.mend("choose `table`, `json`, `csv` or `markdown`"));
             }
         };
-        let file = self.output.as_deref().filter(|path| path.as_os_str() != "-");
         if let Some(path) = file {
-            output::check_target(path, self.force, inputs)?;
+            let inputs: Vec<&Path> = inputs.iter().filter_map(|input| input.path()).collect();
+            output::check_target(path, self.force, &inputs)?;
         }
         Ok(Output {
             format,

@@ -7,6 +7,32 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+/// What the name of an output says. Decided here alone, as [`Input`](peakledger_input::Input) is for inputs.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// Standard output, `-` on the command line.
+    Stdout,
+    /// The file at a path.
+    File(PathBuf),
+}
+
+impl Target {
+    pub(crate) fn of(path: PathBuf) -> Target {
+        match path.as_os_str() == "-" {
+            true => Target::Stdout,
+            false => Target::File(path),
+        }
+    }
+
+    /// Its path, if it is a file.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Target::Stdout => None,
+            Target::File(path) => Some(path),
+        }
+    }
+}
+
 /// A plain request: the format, the place, the look.
 pub(crate) struct Output {
     pub(crate) format: Format,
@@ -42,13 +68,13 @@ fn to_standard_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> R
     }
 }
 
-/// Writes beside the target and renames, so that no reader ever sees half a file and a failure leaves none.
+/// Writes next to the target and renames, so that no reader ever sees half a file and a failure leaves none.
 pub(crate) fn to_file(
     path: &Path,
     force: bool,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Problem> {
-    // a link keeps pointing where it points: the file behind it is the one to replace
+    // a link keeps pointing where it points: the file that it leads to is the one to replace
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -66,12 +92,23 @@ pub(crate) fn to_file(
     kept.map(drop).map_err(|kept| cannot_write(path, &kept.error))
 }
 
-/// Refuses a file that must not be written, before any work is done for it.
+/// Whether two paths lead to one file, which need not exist yet.
+pub(crate) fn same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| {
+        let of_new = || {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            Some(fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?.join(path.file_name()?))
+        };
+        fs::canonicalize(path).ok().or_else(of_new)
+    };
+    real(one).is_some_and(|one| real(other) == Some(one))
+}
+
+/// Refuses a file that must not be written, before any work is done for it. The inputs are the files that are read, not
+/// what the user named to have them read.
 pub(crate) fn check_target(path: &Path, force: bool, inputs: &[&Path]) -> Result<(), Problem> {
     let name = path.to_string_lossy();
-    let real = |path: &Path| fs::canonicalize(path).ok();
-    let target = real(path);
-    if target.is_some() && inputs.iter().any(|input| real(input) == target) {
+    if inputs.iter().any(|input| same_file(path, input)) {
         let problem = Problem::in_file(name, "the output is one of the inputs");
         return Err(problem.mend("write to another file; inputs are never changed"));
     }

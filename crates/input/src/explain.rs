@@ -20,8 +20,8 @@ pub(crate) fn syntax(
     }
     let said = without_place(&error.to_string());
     let (cause, mend) = match &*said {
-        "trailing characters" => ("more text behind the end of the value", Some("keep one value in a file")),
-        "trailing comma" => ("a comma without a value behind it", Some("remove the comma")),
+        "trailing characters" => ("more text after the end of the value", Some("keep one value in a file")),
+        "trailing comma" => ("a comma without a value after it", Some("remove the comma")),
         "recursion limit exceeded" => ("nested deeper than 128 levels", None),
         "key must be a string" => ("a key without quotes", Some("put keys into double quotes")),
         "number out of range" => ("a number that is out of range", Some("numbers go up to 1.8e308")),
@@ -52,7 +52,7 @@ fn foreign(text: &str, at: usize) -> Option<(usize, String, &'static str)> {
         ("#", "JSON has no comments: remove it"),
         ("'", "JSON takes double quotes"),
     ];
-    // serde_json may stop one byte into the word, behind a minus or a first letter that could have been `null`
+    // serde_json may stop one byte into the word, after a minus or a first letter that could have been `null`
     for from in [at.saturating_sub(1), at] {
         let rest = text.get(from..).unwrap_or_default();
         if let Some((word, mend)) = words.iter().find(|(word, _)| rest.starts_with(word)) {
@@ -90,7 +90,7 @@ fn duplicate(source: &Source, pointer: &str, name: &str) -> Problem {
     let mut whole = pointer.to_owned();
     locate::push_word(&mut whole, name);
     let places = locate::keys(source.text(), pointer, name);
-    let cause = format!("the key {} stands twice", quoted(name));
+    let cause = format!("the key {} appears twice", quoted(name));
     match places.as_slice() {
         [first, second, ..] => {
             let (line, column) = locate::line_column(source.text().as_bytes(), *first);
@@ -188,7 +188,7 @@ fn field_of(pointer: &str) -> Option<String> {
     locate::words(pointer).last().filter(|word| word.parse::<usize>().is_err())
 }
 
-/// The message without the `at line 3 column 7` that serde_json puts behind it.
+/// The message without the `at line 3 column 7` that serde_json puts after it.
 fn without_place(said: &str) -> String {
     said.rfind(" at line ").and_then(|at| said.get(..at)).unwrap_or(said).to_owned()
 }

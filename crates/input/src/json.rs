@@ -31,7 +31,7 @@ pub fn value(source: &Source) -> Result<Value, Problem> {
 fn locate_error<'a, T: Deserialize<'a>>(source: &'a Source, error: serde_json::Error) -> Problem {
     let mut deserializer = serde_json::Deserializer::from_str(source.text());
     let (pointer, error) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Ok(_) => (String::new(), error), // the value is sound: something stands behind it
+        Ok(_) => (String::new(), error), // the value is sound: something follows it
         Err(error) => (pointer_of(error.path()), error.into_inner()),
     };
     match error.is_data() {

@@ -2,22 +2,21 @@
 
 use crate::near::near;
 use crate::problem::{Place, Problem};
-use crate::source::{LEDGER_LIMIT, Source};
+use crate::source::{Input, LEDGER_LIMIT, Source};
 use crate::{json, locate, stream};
 use peakledger_core::document::{Document, LedgerFile, RecordError, RecordErrorKind, SCHEMA, StateRecord};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::path::Path;
 
-/// Reads a ledger from a path, or from standard input where the path is `-`: also what it is called.
+/// Reads a ledger from a file or from standard input: also what it is called.
 ///
 /// # Errors
-/// Those of [`Source::open`] and [`read_ledger`].
-pub fn open_ledger(path: &Path) -> Result<(String, LedgerFile), Problem> {
-    if let Some(file) = stream::read_states(path) {
-        return Ok((path.to_string_lossy().into_owned(), file));
+/// What [`Source::read`] or [`read_ledger`] finds wrong with it.
+pub fn open_ledger(input: &Input) -> Result<(String, LedgerFile), Problem> {
+    if let Some(file) = input.path().and_then(stream::read_states) {
+        return Ok((input.name().into_owned(), file));
     }
-    let source = Source::open(path, LEDGER_LIMIT)?;
+    let source = Source::read(input, LEDGER_LIMIT)?;
     let file = read_ledger(&source)?;
     Ok((source.name().to_owned(), file))
 }
@@ -73,7 +72,7 @@ fn explain(source: &Source, error: &RecordError) -> Problem {
         cause.push_str(&format!("; the other in line {line}, column {column}"));
     }
     let place = match &error.kind {
-        // the key says more than the empty word behind it
+        // the key says more than the empty word that it is
         RecordErrorKind::EmptyCandidateName => locate::keys(source.text(), "/candidates", "")
             .first()
             .map_or_else(|| source.place_of(&error.pointer), |at| source.place_at(*at, &error.pointer)),

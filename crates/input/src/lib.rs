@@ -36,4 +36,4 @@ mod stream;
 pub use ledger::{open_ledger, read_ledger};
 pub use near::near;
 pub use problem::{Place, Problem, quoted};
-pub use source::{CONFIG_LIMIT, LEDGER_LIMIT, Limit, Source};
+pub use source::{CONFIG_LIMIT, Input, LEDGER_LIMIT, Limit, Source};

@@ -18,7 +18,7 @@ pub(crate) fn offset(text: &str, line: usize, column: usize) -> usize {
     (start + column.saturating_sub(1)).min(text.len())
 }
 
-/// Where the value at the pointer begins; of a key that stands several times, the last.
+/// Where the value at the pointer begins; of a key that appears several times, the last.
 pub(crate) fn value(text: &str, pointer: &str) -> Option<usize> {
     let mut walk = Walk { text, at: 0 };
     walk.space();
@@ -28,7 +28,7 @@ pub(crate) fn value(text: &str, pointer: &str) -> Option<usize> {
     Some(walk.at)
 }
 
-/// Where the key with this name begins in the object at the pointer, each time it stands there.
+/// Where the key with this name begins in the object at the pointer, each time it appears there.
 pub(crate) fn keys(text: &str, pointer: &str, name: &str) -> Vec<usize> {
     let Some(at) = value(text, pointer) else { return Vec::new() };
     let mut found = Vec::new();
@@ -73,7 +73,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Passes this byte and the space behind it.
+    /// Passes this byte and the space after it.
     fn take(&mut self, byte: u8) -> Option<()> {
         self.space();
         if self.peek() != Some(byte) {

@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many bytes stand before the first quote, backslash or control character: eight at a time, by the usual trick that
+/// How many bytes come before the first quote, backslash or control character: eight at a time, by the usual trick that
 /// a byte of zero borrows from its neighbour when one is taken from it.
 fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;

@@ -4,9 +4,10 @@
 use crate::locate;
 use crate::problem::{Place, Problem};
 use peakledger_core::Bytes;
+use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How large a file of some kind may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,35 +23,76 @@ pub const LEDGER_LIMIT: Limit = Limit { what: "a ledger", bytes: Bytes::new(4 <<
 /// Model configs and options: up to 16 MiB.
 pub const CONFIG_LIMIT: Limit = Limit { what: "a config", bytes: Bytes::new(16 << 20) };
 
-/// The name of standard input on the command line.
-const STANDARD_INPUT: &str = "-";
+/// What an argument of the command line names. Decided here alone, so that no file by the name of `-` is ever mistaken for
+/// standard input or the other way round: that file is `./-`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Standard input, `-` on the command line.
+    Stdin,
+    /// The file at a path.
+    File(PathBuf),
+}
+
+impl Input {
+    /// What the argument names.
+    pub fn of(argument: impl Into<PathBuf>) -> Input {
+        match argument.into() {
+            path if path.as_os_str() == "-" => Input::Stdin,
+            path => Input::File(path),
+        }
+    }
+
+    /// What the user calls it.
+    pub fn name(&self) -> Cow<'_, str> {
+        match self {
+            Input::Stdin => Cow::Borrowed("standard input"),
+            Input::File(path) => path.to_string_lossy(),
+        }
+    }
+
+    /// Its path, if it is a file.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Input::Stdin => None,
+            Input::File(path) => Some(path),
+        }
+    }
+}
 
 /// The text of one input, and what the user calls it.
 #[derive(Clone, Debug)]
 pub struct Source {
     name: String,
     text: String,
-    /// Where the text begins: behind a byte order mark, if there is one.
+    /// Where the text begins: after a byte order mark, if there is one.
     start: usize,
 }
 
 impl Source {
-    /// Reads a file, or standard input where the path is `-`.
+    /// Reads a file or standard input.
     ///
     /// # Errors
-    /// Each cause its own sentence: no such file, a directory, no permission, not a regular file, a terminal, larger
+    /// As [`open`](Source::open).
+    pub fn read(input: &Input, limit: Limit) -> Result<Source, Problem> {
+        match input {
+            Input::Stdin => Source::standard_input(limit),
+            Input::File(path) => Source::open(path, limit),
+        }
+    }
+
+    /// Reads the file at a path.
+    ///
+    /// # Errors
+    /// Each cause has its own sentence: no such file, a directory, no permission, not a regular file, a terminal, larger
     /// than the limit, changed while being read, empty, not text.
     pub fn open(path: &Path, limit: Limit) -> Result<Source, Problem> {
-        if path.as_os_str() == STANDARD_INPUT {
-            return Source::standard_input(limit);
-        }
         let name = path.to_string_lossy().into_owned();
         let bytes = Regular::open(path, &name, limit)?.read()?;
         Source::from_bytes(name, bytes)
     }
 
     fn standard_input(limit: Limit) -> Result<Source, Problem> {
-        let name = "standard input";
+        let name = Input::Stdin.name();
         let input = io::stdin();
         if input.is_terminal() {
             let cause = "a terminal, so there is nothing to read";
@@ -58,8 +100,8 @@ impl Source {
         }
         let mut bytes = Vec::new();
         let most = limit.bytes.get().saturating_add(1);
-        input.lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
-        check_size(name, bytes.len(), limit)?;
+        input.lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&name, &error))?;
+        check_size(&name, bytes.len(), limit)?;
         Source::from_bytes(name, bytes)
     }
 
@@ -104,7 +146,7 @@ impl Source {
         self.text.get(self.start..).unwrap_or_default()
     }
 
-    /// Where the value at a JSON pointer stands; of a key that stands several times, the last. The start of the file
+    /// Where the value at a JSON pointer is; of a key that appears several times, the last. The start of the file
     /// where there is no such value.
     pub fn place_of(&self, pointer: &str) -> Place {
         self.place_at(locate::value(self.text(), pointer).unwrap_or(0), pointer)
@@ -254,7 +296,7 @@ mod tests {
         assert!(says(b"PK\x03\x04rest").contains("zip"));
         assert!(says(b"\x1f\x8b\x08").contains("gzip"));
         assert!(says(b"\xff\xfe[\0").contains("UTF-16"));
-        assert!(says(b"[\n  \"\xc3\x28\"]").starts_with("error: x.json:2:4: not UTF-8 text (byte 5)"));
+        assert!(says(b"[\n  \"\xc3\x28\"]").starts_with("x.json:2:4: not UTF-8 text (byte 5)"));
     }
 
     #[test]
@@ -267,11 +309,9 @@ mod tests {
     #[test]
     fn each_failure_of_the_system_has_its_own_sentence() {
         let said = |kind: io::ErrorKind| cannot_open(Path::new("x"), "x", &kind.into()).to_string();
-        assert!(
-            said(io::ErrorKind::PermissionDenied).starts_with("error: x: no permission to read it\n  help: ")
-        );
-        assert!(said(io::ErrorKind::NotFound).starts_with("error: x: no such file\n  help: "));
-        assert!(said(io::ErrorKind::Other).starts_with("error: x: cannot be read: "));
+        assert!(said(io::ErrorKind::PermissionDenied).starts_with("x: no permission to read it\n  help: "));
+        assert!(said(io::ErrorKind::NotFound).starts_with("x: no such file\n  help: "));
+        assert!(said(io::ErrorKind::Other).starts_with("x: cannot be read: "));
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn blocks_of(feeder: &Mutex<Feeder<'_>>, form: &SeedForm) -> Option<Vec<(usize, 
     }
 }
 
-/// The states of a block: one behind the other, with commas between them.
+/// The states of a block: one after the other, with commas between them.
 fn states(block: &str, form: &SeedForm) -> Option<Vec<State>> {
     let mut states = Vec::new();
     let mut rest = block;
@@ -100,7 +100,7 @@ struct Feeder<'a> {
     /// How many bytes were read in all.
     read: usize,
     blocks: usize,
-    /// Whether the list was closed and nothing came behind it.
+    /// Whether the list was closed and nothing came after it.
     closed: bool,
     failed: bool,
 }
@@ -125,7 +125,7 @@ impl<'a> Feeder<'a> {
         Some(feeder)
     }
 
-    /// Reads up to a block more behind what is kept. How much it was.
+    /// Reads up to a block more, after what is kept. How much it was.
     fn fill(&mut self) -> Option<usize> {
         let most = u64::try_from(BLOCK).ok()?;
         let more = self.file.take(most).read_to_end(&mut self.kept).ok()?;
@@ -168,13 +168,13 @@ impl<'a> Feeder<'a> {
         Some(())
     }
 
-    /// The last comma between two states: a brace before it, and behind it one that begins as the first state did.
+    /// The last comma between two states: a brace before it, and after it one that begins as the first state did.
     fn last_comma(&self) -> Option<usize> {
         let mut end = self.kept.len();
         loop {
             let comma = self.kept.get(..end)?.iter().rposition(|b| *b == b',')?;
-            let (before, behind) = self.kept.split_at_checked(comma)?;
-            let key = behind.get(1..)?.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+            let (before, after) = self.kept.split_at_checked(comma)?;
+            let key = after.get(1..)?.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
             if key.is_some_and(|key| key.starts_with(&self.opening))
                 && before.trim_ascii_end().ends_with(b"}")
             {
@@ -182,5 +182,29 @@ impl<'a> Feeder<'a> {
             }
             end = comma;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without this, a quick way that always gave up would go unnoticed: the careful one gives the same answers.
+    #[test]
+    fn the_quick_way_is_taken_through_a_long_list() {
+        let state = |i: usize| {
+            format!(
+                r#"{{"name": "tensor {i}", "category": "activation", "size_mb": {i}.5, "start_phase": "forward", "end_phase": "backward", "device": "gpu", "persistent": false}}"#
+            )
+        };
+        let text = format!("[{}]", (0..30_000).map(state).collect::<Vec<_>>().join(",\n"));
+        assert!(text.len() > 8 * BLOCK, "several blocks for several threads");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.json");
+        std::fs::write(&path, &text).unwrap();
+        let file = read_states(&path).unwrap();
+        assert_eq!(file.ledger.states().len(), 30_000);
+        std::fs::write(&path, text + "]").unwrap();
+        assert!(read_states(&path).is_none(), "it gives up on what is out of order");
     }
 }

@@ -2,16 +2,16 @@
 
 use super::open_ledger;
 use crate::Answer;
-use crate::args::OutputArgs;
-use peakledger_input::Problem;
+use crate::args::{OutputArgs, input};
+use peakledger_input::{Input, Problem};
 use peakledger_report::CheckReport;
-use std::path::PathBuf;
 
 /// Check that a ledger is valid, and say in one line what is in it
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The ledger file; `-` reads standard input
-    ledger: PathBuf,
+    #[arg(value_parser = input())]
+    ledger: Input,
     #[command(flatten)]
     output: OutputArgs,
 }

@@ -2,20 +2,21 @@
 
 use super::{Ledger, open_ledger};
 use crate::Answer;
-use crate::args::{ListArgs, OutputArgs};
+use crate::args::{ListArgs, OutputArgs, input};
 use peakledger_core::compare;
-use peakledger_input::Problem;
+use peakledger_input::{Input, Problem};
 use peakledger_report::{Candidate, CompareReport};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Compare candidate ledgers with a baseline: each one's peak, what it saves, and which states moved
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The baseline's ledger file; candidates inside it take part
-    baseline: PathBuf,
+    #[arg(value_parser = input())]
+    baseline: Input,
     /// Further candidates, each with a name
     #[arg(value_name = "NAME=LEDGER")]
     candidates: Vec<OsString>,
@@ -28,19 +29,19 @@ pub(crate) struct Args {
 /// A candidate from the command line.
 struct Named {
     name: String,
-    path: PathBuf,
+    input: Input,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let named = args.candidates.iter().map(Named::parse).collect::<Result<Vec<_>, _>>()?;
-    let mut paths: Vec<&Path> = vec![&args.baseline];
-    paths.extend(named.iter().map(|candidate| candidate.path.as_path()));
-    let output = args.output.request(&paths)?.listing(&args.list);
+    let mut inputs = vec![&args.baseline];
+    inputs.extend(named.iter().map(|candidate| &candidate.input));
+    let output = args.output.request(&inputs)?.listing(&args.list);
 
     let baseline = open_ledger(&args.baseline)?;
     let mut opened = Vec::with_capacity(named.len());
     for candidate in &named {
-        opened.push((candidate.name.as_str(), open_candidate(&candidate.path)?));
+        opened.push((candidate.name.as_str(), open_candidate(&candidate.input)?));
     }
     let inside = baseline.file.candidates.iter().map(|(name, ledger)| (&**name, ledger));
     let outside = opened.iter().map(|(name, ledger)| (*name, &ledger.file.ledger));
@@ -58,8 +59,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     Ok(Answer::Given)
 }
 
-fn open_candidate(path: &Path) -> Result<Ledger, Problem> {
-    let ledger = open_ledger(path)?;
+fn open_candidate(input: &Input) -> Result<Ledger, Problem> {
+    let ledger = open_ledger(input)?;
     if !ledger.file.candidates.is_empty() {
         let name = peakledger_core::printable(&ledger.name);
         let _closed =
@@ -98,11 +99,11 @@ impl Named {
         if path.as_os_str().is_empty() {
             return Err(nameless("a candidate without a ledger"));
         }
-        Ok(Named { name, path })
+        Ok(Named { name, input: Input::of(path) })
     }
 }
 
-/// The text before the first `=` and the path behind it, which may be any bytes where the system allows it.
+/// The text before the first `=` and the path after it, which may be any bytes where the system allows it.
 #[cfg(unix)]
 fn split(argument: &OsString) -> Option<(String, PathBuf)> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -9,9 +9,8 @@ mod show;
 use crate::Answer;
 use clap::Subcommand;
 use peakledger_core::document::LedgerFile;
-use peakledger_input::Problem;
+use peakledger_input::{Input, Problem};
 use std::mem::ManuallyDrop;
-use std::path::Path;
 
 /// What can be asked.
 #[derive(Subcommand)]
@@ -40,7 +39,7 @@ struct Ledger {
     file: ManuallyDrop<LedgerFile>,
 }
 
-fn open_ledger(path: &Path) -> Result<Ledger, Problem> {
-    let (name, file) = peakledger_input::open_ledger(path)?;
+fn open_ledger(input: &Input) -> Result<Ledger, Problem> {
+    let (name, file) = peakledger_input::open_ledger(input)?;
     Ok(Ledger { name, file: ManuallyDrop::new(file) })
 }

@@ -1,22 +1,23 @@
 //! `peakledger plan`: predict what a training step will hold.
 
 use crate::Answer;
-use crate::args::{ListArgs, OutputArgs};
-use crate::output;
+use crate::args::{ListArgs, OutputArgs, target};
+use crate::output::{self, Output, Target};
 use crate::step_args::{StepArgs, candidate, of_candidate};
 use clap::ValueEnum;
 use peakledger_core::document::Document;
-use peakledger_input::Problem;
-use peakledger_plan::catalogue::{Card, card, open_model};
+use peakledger_input::{Input, Problem};
+use peakledger_plan::catalogue::{Card, ModelFile, card, open_model};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Plan, PlannedPhase, Step, Verdict, plan};
 use peakledger_report::PlanReport;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Predict the memory of a training step, op by op, from a model's config
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache
+    /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
+    /// config.json from standard input
     model: String,
     #[command(flatten)]
     step: StepArgs,
@@ -33,8 +34,8 @@ pub(crate) struct Args {
     #[arg(long = "step", value_enum, default_value_t = StepArg::Both, value_name = "STEP")]
     shown: StepArg,
     /// Save the step's ledger for `show` and `compare`; the steady step unless --step first
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_parser = target())]
+    save: Option<Target>,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
@@ -48,15 +49,18 @@ enum StepArg {
     Both,
 }
 
+/// Each candidate's plan is kept whole until the report is written.
+const MOST_CANDIDATES: usize = 64;
+
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
-    let model_path = Path::new(&args.model);
-    let output = args.output.request(&[model_path])?.listing(&args.list);
-    let force = output.force;
-    if let Some(path) = &args.save {
-        output::check_target(path, force, &[model_path])?;
+    if args.candidates.len() > MOST_CANDIDATES {
+        let cause = format!("{} candidates are more than {MOST_CANDIDATES}", args.candidates.len());
+        return Err(Problem::in_option("--candidate", cause).mend("compare them in several runs"));
     }
-    let gpu = args.gpu.as_deref().map(card).transpose()?;
+    // the file that must not be overwritten is known only now: the model may be a folder or a name
     let model = open_model(&args.model)?;
+    let (output, saved) = targets(&args, &model)?;
+    let gpu = args.gpu.as_deref().map(card).transpose()?;
     let architecture = Architecture::read(&model.config)?;
     let run = |step: &StepArgs| plan(architecture.clone(), step.options(gpu.as_ref())?);
     let planned = run(&args.step)?;
@@ -75,13 +79,33 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         StepArg::Steady => Some(Step::Steady),
         StepArg::Both => None,
     };
-    if let Some(path) = &args.save {
-        save(path, force, &planned, step.unwrap_or(Step::Steady), &model.name)?;
+    if let Some(path) = saved {
+        save(path, output.force, &planned, step.unwrap_or(Step::Steady), &model.name)?;
     }
     let report =
         PlanReport { name: &model.name, plan: &planned, step, card: gpu.as_ref(), candidates: &candidates };
     output.write(&report)?;
     Ok(answer(&planned, gpu.as_ref(), step, args.exit_code))
+}
+
+/// The files to be written, neither of which is the config that was read nor the other one.
+fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a Path>), Problem> {
+    let config = model.path.clone().map(Input::File);
+    let output = args.output.request(config.as_ref().as_slice())?.listing(&args.list);
+    let saved = match &args.save {
+        None => return Ok((output, None)),
+        Some(Target::File(path)) => path,
+        Some(Target::Stdout) => {
+            let problem = Problem::in_option("--save", "standard output has the answer already");
+            return Err(problem.mend("name a file"));
+        }
+    };
+    if output.file.as_deref().is_some_and(|file| output::same_file(file, saved)) {
+        let problem = Problem::in_file(saved.to_string_lossy(), "named by both `--output` and `--save`");
+        return Err(problem.mend("name a file of its own for each"));
+    }
+    output::check_target(saved, output.force, model.path.as_deref().as_slice())?;
+    Ok((output, Some(saved)))
 }
 
 fn answer(plan: &Plan, card: Option<&Card>, step: Option<Step>, asked: bool) -> Answer {

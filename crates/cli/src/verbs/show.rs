@@ -2,16 +2,16 @@
 
 use super::open_ledger;
 use crate::Answer;
-use crate::args::{ListArgs, OutputArgs};
-use peakledger_input::Problem;
+use crate::args::{ListArgs, OutputArgs, input};
+use peakledger_input::{Input, Problem};
 use peakledger_report::ShowReport;
-use std::path::PathBuf;
 
 /// Show the phases of a ledger, where its peak is, and who forms it
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The ledger file; `-` reads standard input
-    ledger: PathBuf,
+    #[arg(value_parser = input())]
+    ledger: Input,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]

@@ -26,10 +26,10 @@ fn check_as_csv_and_markdown() {
 fn show_as_a_table() {
     assert_snapshot!(Bench::with_sample().answer("show ledger.json"), @"
     peak 2.15 GiB in backward
-    beside it, up to 250.00 MiB on the host
+    beside it, up to 250.00 MiB on the cpu
     ledger.json: 7 states
 
-       phase         total                                                  host
+       phase         total                                                   cpu
        load       1.37 GiB  █████████████████████████▌                       0 B
        forward    1.86 GiB  ██████████████████████████████████▌       250.00 MiB
        loss       1.66 GiB  ██████████████████████████████▉           250.00 MiB
@@ -60,10 +60,10 @@ fn show_in_ascii() {
     assert!(out.is_ascii());
     assert_snapshot!(out, @"
     peak 2.15 GiB in backward
-    beside it, up to 250.00 MiB on the host
+    beside it, up to 250.00 MiB on the cpu
     ledger.json: 7 states
 
-       phase         total                                                  host
+       phase         total                                                   cpu
        load       1.37 GiB  #########################                        0 B
        forward    1.86 GiB  ###################################       250.00 MiB
        loss       1.66 GiB  ###############################           250.00 MiB
@@ -97,7 +97,7 @@ fn show_on_twenty_columns() {
     backward
     beside it, up to
     250.00 MiB on the
-    host
+    cpu
     ledger.json: 7
     states
 
@@ -143,7 +143,7 @@ fn show_as_markdown() {
     assert_snapshot!(Bench::with_sample().answer("show ledger.json --format markdown"), @"
     **Peak 2.15 GiB in backward**
 
-    | phase | total | parameter | gradient | optimizer_state | activation | workspace | communication_buffer | on the host |
+    | phase | total | parameter | gradient | optimizer_state | activation | workspace | communication_buffer | on the cpu |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
     | load | 1.37 GiB | 800.00 MiB | 0 B | 600.00 MiB | 0 B | 0 B | 0 B | 0 B |
     | forward | 1.86 GiB | 800.00 MiB | 0 B | 600.00 MiB | 300.00 MiB | 200.00 MiB | 0 B | 250.00 MiB |
@@ -237,7 +237,8 @@ fn show_as_json() {
           }
         ]
       },
-      "host_peak_bytes": 0
+      "host_peak_bytes": 0,
+      "note": null
     }
     "#);
 }
@@ -372,11 +373,52 @@ fn standard_input_is_a_file_too() {
     let ran = Bench::new().pipe("check -", SAMPLE);
     assert_eq!(ran.code, Some(0));
     assert!(ran.out.starts_with("standard input: valid"), "{}", ran.out);
+    let config = r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}"#;
+    let ran = Bench::new().pipe("plan - --format json", config);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["model"]["name"], "standard input");
+}
+
+#[test]
+fn a_dash_is_standard_input_even_beside_a_file_of_that_name() {
+    let bench = Bench::new().file("-", "[]");
+    for (arguments, says) in [
+        ("check -", "standard input: valid (a list of states), 7 states"),
+        ("check ./-", "./-: valid (a list of states), 0 states"),
+    ] {
+        let ran = bench.pipe(arguments, SAMPLE);
+        assert!(ran.out.starts_with(says), "{arguments}: {}", ran.out);
+    }
+}
+
+#[test]
+fn what_the_file_says_of_itself_is_shown() {
+    let text = r#"{"schema_version": 1, "note": "made by hand *today*\u001b[31m", "states": []}"#;
+    let bench = Bench::new().file("noted.json", text);
+    assert!(
+        bench
+            .answer("show noted.json")
+            .contains("noted.json: 0 states\nnote: made by hand *today*\\u{1b}[31m\n")
+    );
+    let markdown = bench.answer("show noted.json --format markdown");
+    assert!(markdown.contains("\n\nmade by hand \\*today\\*"), "{markdown}");
+    let json: Value = serde_json::from_str(&bench.answer("show noted.json --format json")).unwrap();
+    assert_eq!(json["note"], "made by hand *today*\u{1b}[31m");
 }
 
 #[test]
 fn the_same_input_gives_the_same_bytes() {
-    let bench = Bench::with_sample();
+    // so many that several threads read them, and long names of which the order is not that of the file
+    let state = |i: usize| {
+        format!(
+            r#"{{"name": "tensor {}", "category": "activation", "size_bytes": {}, "start_phase": "forward", "end_phase": "backward", "device": "gpu", "persistent": false}}"#,
+            i * 7919 % 30_000,
+            i % 100
+        )
+    };
+    let text = format!("[{}]", (0..30_000).map(state).collect::<Vec<_>>().join(","));
+    let bench = Bench::new().file("ledger.json", text);
     for format in ["table", "json", "csv", "markdown"] {
         let arguments = format!("show ledger.json --format {format}");
         assert_eq!(bench.answer(&arguments), bench.answer(&arguments));

@@ -65,9 +65,9 @@ fn text_that_is_no_config() {
         ("{\"use_cache\": True}", &["(/use_cache)", "write `true`"]),
         (
             "{\"model_type\": \"llama\",\n \"hidden_size\": 64,\n \"hidden_size\": 128}",
-            &[":3:2 (/hidden_size)", "stands twice", "line 2, column 2", "keep one"],
+            &[":3:2 (/hidden_size)", "appears twice", "line 2, column 2", "keep one"],
         ),
-        ("{\"a\": {\"b\": 1, \"b\": 2}}", &["(/a/b)", "stands twice"]),
+        ("{\"a\": {\"b\": 1, \"b\": 2}}", &["(/a/b)", "appears twice"]),
         ("{\"model_type\": \"llama\"", &["ends in the middle"]),
         ("{\"model_type\": \"llama\"}\n{}", &[":2:1", "more text"]),
         ("[]", &["is a JSON object"]),

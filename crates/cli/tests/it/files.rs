@@ -46,6 +46,45 @@ fn an_input_is_never_the_output() {
 }
 
 #[test]
+fn the_config_that_a_model_was_read_from_is_never_the_output() {
+    let config = r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}"#;
+    let bench = Bench::new();
+    let cached = "hub/models--org--name/snapshots/0/config.json";
+    for path in ["folder/config.json", cached] {
+        std::fs::create_dir_all(bench.path(path).parent().unwrap()).unwrap();
+        std::fs::write(bench.path(path), config).unwrap();
+    }
+    let bench = bench.env("HF_HUB_CACHE", "hub");
+    for (model, read) in
+        [("folder", "folder/config.json"), ("folder/config.json", "folder/config.json"), ("org/name", cached)]
+    {
+        for option in ["-o", "--save"] {
+            let said = bench.refusal(&format!("plan {model} {option} {read} --force"));
+            assert!(said.contains("config.json: the output is one of the inputs"), "{said}");
+            assert_eq!(bench.read(read), config);
+        }
+        bench.answer(&format!("plan {model} -o plan.json --save saved.json --force"));
+    }
+}
+
+#[test]
+fn each_output_has_a_file_of_its_own() {
+    let bench = Bench::new();
+    for (output, save) in [("a.json", "./a.json"), ("none/../a.json", "a.json"), ("b.json", "b.json")] {
+        std::fs::create_dir_all(bench.path("none")).unwrap();
+        let said = bench.refusal(&format!("plan qwen2.5-0.5b -o {output} --save {save} --force"));
+        assert!(said.contains("named by both `--output` and `--save`"), "{said}");
+    }
+    assert!(
+        bench
+            .refusal("plan qwen2.5-0.5b --save -")
+            .contains("`--save`: standard output has the answer already")
+    );
+    assert_eq!(bench.names(), ["none"]);
+}
+
+#[test]
 fn a_failure_leaves_no_file() {
     let bench = Bench::with_sample().file("bad.json", "[");
     bench.refusal("show bad.json -o out.json");

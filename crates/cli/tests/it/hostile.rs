@@ -88,8 +88,26 @@ fn names_of_files_are_shown_escaped() {
 }
 
 #[test]
+fn more_candidates_than_are_kept_are_refused() {
+    let said = refusal_of_candidates(65);
+    assert!(said.starts_with("error: `--candidate`: 65 candidates are more than 64\n  help: "), "{said}");
+    assert!(refusal_of_candidates(64).is_empty());
+}
+
+/// What is said against so many candidates.
+fn refusal_of_candidates(count: usize) -> String {
+    let config = r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}"#;
+    let bench = Bench::new().file("config.json", config);
+    let mut command = bench.command("plan config.json");
+    for i in 0..count {
+        command.arg("--candidate").arg(format!("{i}: --batch {}", i + 1));
+    }
+    String::from_utf8(command.stdin(Stdio::null()).output().unwrap().stderr).unwrap()
+}
+
+#[test]
 fn many_names_of_one_beginning_are_no_trouble() {
-    // names that a poor hash would take for one
     let state = |i: usize| {
         format!(
             r#"{{"name": "{}{i:06}", "category": "activation", "size_bytes": 1, "start_phase": "load", "end_phase": "load", "device": "gpu", "persistent": false}}"#,

@@ -1,9 +1,10 @@
 //! Models: by catalogue name, by path, or by their name in the local Hugging Face cache. Nothing is ever downloaded.
 
-use peakledger_input::{CONFIG_LIMIT, Problem, Source, near, quoted};
+use peakledger_input::{CONFIG_LIMIT, Input, Problem, Source, near, quoted};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// A model of the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,26 +17,34 @@ pub struct Model {
 }
 
 impl Model {
+    fn of(entry: Entry) -> Model {
+        Model { name: entry.name, id: entry.id, config: entry.config.get().to_owned() }
+    }
+
     /// Its config.json, as far as it decides shapes.
     pub fn config(&self) -> Source {
         Source::from_text(format!("{} (catalogue)", self.name), self.config.as_str())
     }
 }
 
+/// An entry of `models.json`.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
     id: String,
     config: Box<RawValue>,
 }
 
+static MODELS: LazyLock<Vec<Model>> =
+    LazyLock::new(|| match serde_json::from_str::<Vec<Entry>>(include_str!("models.json")) {
+        Ok(entries) => entries.into_iter().map(Model::of).collect(),
+        Err(error) => unreachable!("models.json is built in and read by a test: {error}"),
+    });
+
 /// The models that are known, by series and size.
-pub fn models() -> Vec<Model> {
-    // the file is ours and a test reads it
-    let entries: Vec<Entry> = serde_json::from_str(include_str!("models.json")).unwrap_or_default();
-    let model =
-        |entry: Entry| Model { name: entry.name, id: entry.id, config: entry.config.get().to_owned() };
-    entries.into_iter().map(model).collect()
+pub fn models() -> &'static [Model] {
+    &MODELS
 }
 
 /// A model's config and what to call it.
@@ -45,20 +54,26 @@ pub struct ModelFile {
     pub name: String,
     /// Its config.json.
     pub config: Source,
+    /// The file that the config was read from; nothing for the catalogue and for standard input.
+    pub path: Option<PathBuf>,
 }
 
-/// Finds a model: a catalogue name, a config.json, a folder with one, or `org/name` in the local Hugging Face cache.
+/// Finds a model: a catalogue name, a config.json (`-` reads it from standard input), a folder with one, or `org/name` in
+/// the local Hugging Face cache.
 ///
 /// # Errors
 /// Says that there is none, where it was looked for, and which name is near.
 pub fn open_model(name: &str) -> Result<ModelFile, Problem> {
-    let catalogue = models();
     let wanted = name.to_ascii_lowercase();
-    if let Some(model) = catalogue.iter().find(|model| model.name == wanted || model.id == name) {
-        return Ok(ModelFile { name: model.name.clone(), config: model.config() });
+    if let Some(model) = models().iter().find(|model| model.name == wanted || model.id == name) {
+        return Ok(ModelFile { name: model.name.clone(), config: model.config(), path: None });
     }
-    let path = Path::new(name);
-    if name == "-" || path.is_file() {
+    let input = Input::of(name);
+    let Some(path) = input.path() else {
+        let config = Source::read(&input, CONFIG_LIMIT)?;
+        return Ok(ModelFile { name: input.name().into_owned(), config, path: None });
+    };
+    if path.is_file() {
         return open(name, path);
     }
     if path.is_dir() {
@@ -72,11 +87,12 @@ pub fn open_model(name: &str) -> Result<ModelFile, Problem> {
     if let Some(config) = cached(name) {
         return open(name, &config);
     }
-    Err(unknown(name, &catalogue))
+    Err(unknown(name))
 }
 
 fn open(name: &str, path: &Path) -> Result<ModelFile, Problem> {
-    Ok(ModelFile { name: name.to_owned(), config: Source::open(path, CONFIG_LIMIT)? })
+    let config = Source::open(path, CONFIG_LIMIT)?;
+    Ok(ModelFile { name: name.to_owned(), config, path: Some(path.to_owned()) })
 }
 
 /// `models--org--name/snapshots/REVISION/config.json` under the cache's folder; the revision that `refs/main` names, else
@@ -110,13 +126,13 @@ fn cache_folder() -> Option<PathBuf> {
         .or_else(|| Some(home()?.join(".cache").join("huggingface").join("hub")))
 }
 
-fn unknown(name: &str, catalogue: &[Model]) -> Problem {
+fn unknown(name: &str) -> Problem {
     let looks_like_path = name.ends_with(".json") || name.starts_with(['.', '/', '~']) || name.contains('\\');
     if looks_like_path {
         let problem = Problem::in_file(name, "no such file or folder");
         return problem.mend("name a config.json, a folder with one, or a model of `peakledger list models`");
     }
-    let names = catalogue.iter().map(|model| model.name.as_str());
+    let names = models().iter().map(|model| model.name.as_str());
     let last = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     let near = near(&last, names).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
     let where_ = if name.contains('/') {
