@@ -373,6 +373,8 @@ fn each_option_does_what_its_word_says() {
         ("--recompute full", true),
         ("--gradient-checkpointing", true),
         ("--optimizer sgd", true),
+        ("--optimizer adafactor", true),
+        ("--lora r=8", true),
         ("--optimizer sgd --momentum 0.9", true),
         ("--precision bf16", true),
         ("--precision fp16", true),
@@ -666,6 +668,11 @@ fn steps_that_cannot_be() {
         ("--hold-outputs=never", "backward"),
         ("--hold-outputs step", "step"),
         ("--step last", "steady"),
+        ("--lora r=0", "1 to 65536"),
+        ("--lora rank=8", "`rank` is none of r,"),
+        ("--lora r=8,dropout=2", "0 to below 1"),
+        ("--lora r=8,targets=w1", "no linear module named `w1`"),
+        ("--optimizer adafactor --optimizer-impl fused", "forloop"),
     ] {
         let said = bench.refusal(&format!("plan config.json {options}"));
         assert!(said.starts_with("error: ") && said.contains(says), "{options}: {said}");

@@ -208,23 +208,19 @@ fn the_counts_are_those_of_the_data() {
         let path = format!("crates/plan/src/catalogue/{file}");
         serde_json::from_str::<Vec<serde_json::Value>>(&read(&path)).unwrap().len()
     };
-    let rows = read("crates/plan/tests/data/truth.jsonl").lines().count();
     let (models, cards) = (entries("models.json"), entries("gpus.json"));
     let listed = run(folder().path(), "peakledger list families --format json").1;
     let listed: Vec<serde_json::Value> = serde_json::from_str(&listed).unwrap();
     let families = listed.len();
-    let english =
-        [format!("{models} models, {cards} cards, {families} families"), format!("{rows} of {rows}")];
-    let chinese = [format!("{models} 个模型，{cards} 张卡，{families} 个模型族"), format!("{rows} / {rows}")];
+    let english = format!("{models} models, {cards} cards, {families} families");
+    let chinese = format!("{models} 个模型，{cards} 张卡，{families} 个模型族");
     for (readme, said) in READMES.into_iter().zip([english, chinese]) {
         let text = read(readme);
         for family in &listed {
             let family = family["model_type"].as_str().unwrap();
             assert!(text.contains(&format!("`{family}`")), "{readme} does not name {family}");
         }
-        for said in said {
-            assert!(text.contains(&said), "{readme} should say `{said}`");
-        }
+        assert!(text.contains(&said), "{readme} should say `{said}`");
     }
 }
 
