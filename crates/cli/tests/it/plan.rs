@@ -223,8 +223,8 @@ fn csv() {
 #[test]
 fn markdown() {
     let arguments = "plan config.json --format markdown --top 2 --gpu 1GiB";
-    assert_snapshot!(bench().answer(arguments), @"
-    **Peak 4.90 MiB in backward of the steady step**, at loss_function: _log_softmax_backward_data
+    assert_snapshot!(bench().answer(arguments), @r"
+    **Peak 4.90 MiB in backward of the steady step**, at loss_function: \_log_softmax_backward_data
 
     fits: 733.00 MiB to spare on 1GiB (4.90 MiB at the device peak and 286.10 MiB of CUDA context, of 1.00 GiB)
 
