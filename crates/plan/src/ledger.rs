@@ -2,7 +2,7 @@
 
 use crate::plan::{Level, Plan, Step};
 use crate::torch::tape::{ModuleId, Role, Stored, Tape};
-use peakledger_core::{Bytes, Device, Ledger, LedgerError, Moment, Residencies, Residency, State};
+use peakledger_core::{Bytes, Device, Ledger, LedgerError, Residencies, Residency, State};
 use std::collections::BTreeMap;
 
 impl Plan {
@@ -27,7 +27,7 @@ impl Plan {
                 category: stored.category,
                 detail: stored.detail,
                 bytes: Bytes::new(stored.bytes),
-                persistent: stored.death == Moment(u32::MAX),
+                persistent: stored.outlives_the_step(),
                 residencies: Residencies::One(Residency { device: Device::Gpu, start, end }),
             });
         }

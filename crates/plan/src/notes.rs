@@ -1,12 +1,10 @@
 //! What a plan takes for granted and what it leaves out, in words: every figure stands on these.
 
-use crate::config::FAMILIES;
 use crate::model::Attend;
 use crate::options::{
     Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Precision, Recompute,
 };
 use crate::plan::Plan;
-use crate::step;
 use crate::torch::ops::SdpaKernel;
 
 /// One thing that is taken for granted.
@@ -47,8 +45,7 @@ impl Plan {
     }
 
     fn model(&self) -> String {
-        let family = FAMILIES.iter().find(|family| family.model_type == self.architecture.model_type);
-        let modules = family.map_or("", |family| family.modules);
+        let modules = self.architecture.family.modules;
         let trained = match &self.options.lora {
             None => "every parameter trained".to_owned(),
             Some(lora) => {
@@ -97,14 +94,16 @@ impl Plan {
         if self.options.attention == Attention::Eager {
             return "eager: matmul, softmax in fp32, matmul".to_owned();
         }
-        let Attend::Sdpa { kernel, expand_kv } = step::attend(&self.architecture, &self.options) else {
+        let Attend::Sdpa { kernel, expand_kv } = Attend::choose(&self.architecture.shape, &self.options)
+        else {
             return "eager: the family's scores are capped, which no fused kernel does".to_owned();
         };
         let expanded = if expand_kv { ", keys and values repeated for all heads" } else { "" };
         let window = self.architecture.shape.window.as_ref();
         if let Some(window) = window.filter(|window| self.seq_len >= window.size) {
+            let some = if window.layers.contains(&false) { "in some layers " } else { "" };
             return format!(
-                "sdpa through a window of {} tokens: a mask is made, so the memory-efficient kernel with keys and values \
+                "sdpa {some}through a window of {} tokens: a mask is made, so the memory-efficient kernel with keys and values \
                  repeated for all heads",
                 window.size
             );

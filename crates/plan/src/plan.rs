@@ -3,7 +3,7 @@
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::step::{self, Outcome};
-use crate::torch::tape::{Ran, Stored, Tape};
+use crate::torch::tape::{NEVER, Ran, Stored, Tape};
 use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
 use peakledger_core::{ByCategory, Bytes, Device, Moment, Phase, Timeline};
 use peakledger_input::Problem;
@@ -205,7 +205,7 @@ impl Step {
     /// The moment of this step that a moment of the tape is. The tape is the first step's; in later ones the optimizer
     /// does not make its state.
     fn within(self, tape: &Tape, moment: Moment) -> Moment {
-        let cut = &tape.initial;
+        let cut = &tape.making_state;
         match self {
             Step::Steady if moment.0 >= cut.end => Moment(moment.0 - (cut.end - cut.start)),
             Step::Steady if moment.0 >= cut.start => Moment(cut.start),
@@ -215,7 +215,7 @@ impl Step {
 
     /// The moment of the tape that a moment of this step is.
     pub(crate) fn on_tape(self, tape: &Tape, moment: Moment) -> Moment {
-        let cut = &tape.initial;
+        let cut = &tape.making_state;
         match self {
             Step::Steady if moment.0 >= cut.start => Moment(moment.0 + (cut.end - cut.start)),
             _ => moment,
@@ -225,7 +225,7 @@ impl Step {
     /// When a storage is there in this step, if it is at all. What outlives the first step is there from the beginning of
     /// every later one.
     pub(crate) fn interval(self, tape: &Tape, stored: &Stored, level: Level) -> Option<(Moment, Moment)> {
-        let outlives = self == Step::Steady && stored.death == NEVER;
+        let outlives = self == Step::Steady && stored.outlives_the_step();
         let last = stored.death.min(tape.now());
         let tracked = if outlives && stored.tracked != NEVER { Moment(0) } else { stored.tracked };
         let birth = if outlives { Moment(0) } else { stored.birth };
@@ -236,8 +236,6 @@ impl Step {
         (from <= to).then(|| (self.within(tape, from), self.within(tape, to)))
     }
 }
-
-const NEVER: Moment = Moment(u32::MAX);
 
 /// The step's phases, each with its moments.
 fn timeline(tape: &Tape, step: Step) -> Option<Timeline> {

@@ -5,14 +5,13 @@
 
 use crate::config::Architecture;
 use crate::model::{Attend, Model, Run, causal_lm_loss};
-use crate::nn::{Builder, Parameter};
+use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
-use crate::options::{Attention, HoldOutputs, OptimizerImpl, Options, Recompute};
+use crate::options::{HoldOutputs, OptimizerImpl, Options, Recompute};
 use crate::torch::autograd::backward;
-use crate::torch::ops::SdpaKernel;
-use crate::torch::tape::{ModuleId, Role, Tape};
+use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
-use peakledger_core::{Category, Detail, Moment, Phase};
+use peakledger_core::{Category, Detail, Phase};
 use peakledger_input::Problem;
 use std::rc::Rc;
 
@@ -36,7 +35,7 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
     let checkpointed = options.recompute == Recompute::Full;
     // a checkpoint needs something to ask its input for a gradient (`enable_input_require_grads`)
     let run = Run {
-        attend: attend(arch, options),
+        attend: Attend::choose(&arch.shape, options),
         checkpointed,
         input_grads: checkpointed && options.lora.is_some(),
     };
@@ -66,36 +65,6 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
     Ok(Outcome { tape, parameters, trainable })
 }
 
-/// The parameters of a model, built but not run.
-pub(crate) fn parameters(arch: &Architecture) -> u64 {
-    let mut build = Builder::new(Torch::new(0), Dtype::F32, None);
-    let run = Run { attend: Attend::Eager, checkpointed: false, input_grads: false };
-    let _model = arch.blueprint.build(&mut build, &arch.shape, run);
-    count(&build.parameters)
-}
-
-fn count(parameters: &[Parameter]) -> u64 {
-    parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.tensor.layout().numel()))
-}
-
-/// Which attention runs: torch picks the first kernel that can.
-pub(crate) fn attend(arch: &Architecture, options: &Options) -> Attend {
-    let half = options.precision.autocast().unwrap_or(options.precision.weights()).is_half();
-    let grouped = arch.shape.num_key_value_heads != arch.shape.num_attention_heads;
-    let kernel = if half && !options.before_sm80 && arch.shape.head_dim <= 256 {
-        SdpaKernel::Flash
-    } else if !grouped || options.expand_kv {
-        SdpaKernel::MemoryEfficient
-    } else {
-        SdpaKernel::Math
-    };
-    match options.attention {
-        Attention::Eager => Attend::Eager,
-        Attention::Sdpa if arch.shape.eager_only => Attend::Eager,
-        Attention::Sdpa => Attend::Sdpa { kernel, expand_kv: options.expand_kv && grouped },
-    }
-}
-
 /// A micro-batch on the device.
 struct Batch {
     input_ids: Tensor,
@@ -109,7 +78,7 @@ impl Batch {
             let kind = (Category::Activation, Some(Detail::Input));
             let tensor =
                 torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Input { name, micro_batch });
-            tensor.relabel(|stored| stored.tracked = Moment(u32::MAX));
+            tensor.relabel(|stored| stored.tracked = NEVER);
             tensor
         };
         Batch { input_ids: input("input_ids"), labels: input("labels") }
@@ -158,7 +127,7 @@ impl Loop<'_> {
         let before = next();
         optimizer.make_state(&self.trained);
         let after = next();
-        self.torch.tape.borrow_mut().initial = before..after;
+        self.torch.tape.borrow_mut().making_state = before..after;
         optimizer.step(&self.trained);
     }
 

@@ -7,15 +7,14 @@ pub(crate) use reader::Reader;
 
 use crate::model::Blueprint;
 pub use crate::model::{FAMILIES, Family};
-use crate::torch::{Tensor, ops};
 use peakledger_input::{Problem, Source};
 use std::sync::Arc;
 
 /// A model: its common shapes, and how its family builds it.
 #[derive(Clone, Debug)]
 pub struct Architecture {
-    /// `model_type`.
-    pub model_type: &'static str,
+    /// Its family.
+    pub family: &'static Family,
     /// The shapes that every family has.
     pub shape: Shape,
     /// What the file left out and the family's default filled in.
@@ -65,9 +64,9 @@ pub(crate) struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activation {
     Silu,
+    /// Exact or by tanh: one kernel, the same memory.
     Gelu,
-    GeluTanh,
-    /// The same by plain ops (`NewGELUActivation`).
+    /// By tanh and plain ops (`NewGELUActivation`).
     GeluNew,
     Relu,
 }
@@ -78,19 +77,10 @@ impl Activation {
         ("silu", Activation::Silu),
         ("swish", Activation::Silu),
         ("gelu", Activation::Gelu),
-        ("gelu_pytorch_tanh", Activation::GeluTanh),
+        ("gelu_pytorch_tanh", Activation::Gelu),
         ("gelu_new", Activation::GeluNew),
         ("relu", Activation::Relu),
     ];
-
-    pub(crate) fn apply(self, x: Tensor) -> Tensor {
-        match self {
-            Activation::Silu => ops::silu(x),
-            Activation::Gelu | Activation::GeluTanh => ops::gelu(x), // one kernel, the same memory
-            Activation::GeluNew => ops::gelu_new(x),
-            Activation::Relu => ops::relu(x),
-        }
-    }
 }
 
 impl Architecture {
@@ -103,11 +93,6 @@ impl Architecture {
         reader.refuse_what_is_not_planned()?;
         let family = reader.family()?;
         let (shape, blueprint) = (family.read)(&mut reader)?;
-        Ok(Architecture { model_type: family.model_type, shape, defaults: reader.defaults, blueprint })
-    }
-
-    /// How many parameters the model has.
-    pub fn parameters(&self) -> u64 {
-        crate::step::parameters(self)
+        Ok(Architecture { family, shape, defaults: reader.defaults, blueprint })
     }
 }

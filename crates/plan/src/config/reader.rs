@@ -22,6 +22,8 @@ pub(crate) struct Reader<'a> {
 pub(crate) struct Defaults {
     pub(crate) max_position_embeddings: u64,
     pub(crate) tie_word_embeddings: bool,
+    /// Key heads where the file says nothing; where it says `null`, and for most families, as many as query heads.
+    pub(crate) num_key_value_heads: Option<u64>,
     /// A head's width that does not follow from the hidden size.
     pub(crate) head_dim: Option<u64>,
 }
@@ -82,7 +84,13 @@ impl<'a> Reader<'a> {
         let num_attention_heads = self.size(&["num_attention_heads", "n_head"])?;
         let num_key_value_heads = match self.optional_size(&["num_key_value_heads"])? {
             Some(heads) => heads,
-            None => num_attention_heads,
+            None => match defaults
+                .num_key_value_heads
+                .filter(|_| !self.fields.contains_key("num_key_value_heads"))
+            {
+                Some(heads) => self.defaulted("num_key_value_heads", heads),
+                None => num_attention_heads,
+            },
         };
         if num_attention_heads % num_key_value_heads != 0 {
             let cause = format!(

@@ -1,6 +1,8 @@
 //! Attention as the transformers modules compute it, once queries, keys and values are there
 //! (`eager_attention_forward` of each modeling file, `transformers/integrations/sdpa_attention.py`).
 
+use crate::config::Shape;
+use crate::options::{Attention, Options};
 use crate::torch::ops::SdpaKernel;
 use crate::torch::{Tensor, ops};
 
@@ -12,6 +14,31 @@ pub(crate) enum Attend {
     /// `F.scaled_dot_product_attention` by that kernel, `k` and `v` repeated for all heads first where asked.
     Sdpa { kernel: SdpaKernel, expand_kv: bool },
 }
+
+impl Attend {
+    /// What torch and transformers choose for a model without a mask: the first kernel that can. Keys and values are
+    /// repeated for all heads where asked, and where no kernel takes grouped heads of that width
+    /// (`use_gqa_in_sdpa` in `sdpa_attention.py`).
+    pub(crate) fn choose(shape: &Shape, options: &Options) -> Attend {
+        if options.attention == Attention::Eager || shape.eager_only {
+            return Attend::Eager;
+        }
+        let half = options.precision.autocast().unwrap_or(options.precision.weights()).is_half();
+        let grouped = shape.num_key_value_heads != shape.num_attention_heads;
+        let expand_kv = grouped && (options.expand_kv || shape.head_dim > MOST_FLASH_WIDTH);
+        let kernel = if half && !options.before_sm80 && shape.head_dim <= MOST_FLASH_WIDTH {
+            SdpaKernel::Flash
+        } else if !grouped || expand_kv {
+            SdpaKernel::MemoryEfficient
+        } else {
+            SdpaKernel::Math
+        };
+        Attend::Sdpa { kernel, expand_kv }
+    }
+}
+
+/// The widest head that flash attention takes.
+const MOST_FLASH_WIDTH: u64 = 256;
 
 /// What a module's attention does beside the usual.
 #[derive(Clone, Copy, Debug, Default)]

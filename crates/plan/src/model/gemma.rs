@@ -29,13 +29,17 @@ struct Gemma {
 }
 
 fn read(reader: &mut Reader<'_>, limit: u64) -> Result<(Shape, Gemma), Problem> {
-    let defaults =
-        Defaults { max_position_embeddings: limit, tie_word_embeddings: true, head_dim: Some(256) };
+    let defaults = Defaults {
+        max_position_embeddings: limit,
+        tie_word_embeddings: true,
+        num_key_value_heads: Some(4),
+        head_dim: Some(256),
+    };
     let shape = reader.shape(&defaults)?;
     reader.rotary(&shape)?;
     let gemma = Gemma {
         intermediate_size: reader.size(&["intermediate_size"])?,
-        hidden_activation: reader.activation("hidden_activation", Activation::GeluTanh)?,
+        hidden_activation: reader.activation("hidden_activation", Activation::Gelu)?,
         attention_bias: reader.flag("attention_bias")?.unwrap_or(false),
         attention_softcap: false,
         logit_softcap: false,

@@ -3,6 +3,7 @@
 
 use super::attention::{Attend, heads, merge_heads};
 use super::decoder::Masks;
+use super::mlp::activate;
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
@@ -23,7 +24,12 @@ struct Gpt2 {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults = Defaults { max_position_embeddings: 1024, tie_word_embeddings: true, head_dim: None };
+    let defaults = Defaults {
+        max_position_embeddings: 1024,
+        tie_word_embeddings: true,
+        num_key_value_heads: None,
+        head_dim: None,
+    };
     let mut shape = reader.shape(&defaults)?;
     reader.whole_heads(&shape)?;
     shape.attention_dropout = reader.probability("attn_pdrop", 0.1)?;
@@ -233,7 +239,7 @@ impl Mlp {
         let torch = hidden_states.torch();
         torch.inside(self.module, || {
             let mut hidden_states = self.c_fc.forward(hidden_states);
-            hidden_states = torch.inside(self.act, || self.activation.apply(hidden_states.clone()));
+            hidden_states = torch.inside(self.act, || activate(self.activation, hidden_states.clone()));
             hidden_states = self.c_proj.forward(&hidden_states);
             torch.inside(self.dropout, || ops::dropout(&hidden_states, self.resid_pdrop))
         })

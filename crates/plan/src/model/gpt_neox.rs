@@ -3,6 +3,7 @@
 
 use super::attention::{Attend, Scores, attend, merge_heads};
 use super::decoder::{Around, Context, Decoder, Layer};
+use super::mlp::activate;
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
@@ -23,7 +24,12 @@ struct GptNeoX {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults = Defaults { max_position_embeddings: 2048, tie_word_embeddings: false, head_dim: None };
+    let defaults = Defaults {
+        max_position_embeddings: 2048,
+        tie_word_embeddings: false,
+        num_key_value_heads: None,
+        head_dim: None,
+    };
     let shape = reader.shape(&defaults)?;
     reader.rotary(&shape)?;
     let share = reader.fraction("partial_rotary_factor", reader.fraction("rotary_pct", 0.25)?)?;
@@ -184,7 +190,7 @@ impl Mlp {
         let torch = normed.torch().clone();
         torch.inside(self.module, || {
             let mut hidden_states = self.dense_h_to_4h.forward(&normed);
-            hidden_states = torch.inside(self.act, || self.activation.apply(hidden_states.clone()));
+            hidden_states = torch.inside(self.act, || activate(self.activation, hidden_states.clone()));
             self.dense_4h_to_h.forward(&hidden_states)
         })
     }

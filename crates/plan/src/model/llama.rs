@@ -41,28 +41,47 @@ fn read(reader: &mut Reader<'_>, defaults: &Defaults) -> Result<(Shape, Llama), 
 }
 
 pub(super) fn read_llama(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults = Defaults { max_position_embeddings: 2048, tie_word_embeddings: false, head_dim: None };
+    let defaults = Defaults {
+        max_position_embeddings: 2048,
+        tie_word_embeddings: false,
+        num_key_value_heads: None,
+        head_dim: None,
+    };
     let (shape, llama) = read(reader, &defaults)?;
     Ok((shape, Arc::new(llama)))
 }
 
 pub(super) fn read_mistral(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults = Defaults { max_position_embeddings: 131_072, tie_word_embeddings: false, head_dim: None };
+    let defaults = Defaults {
+        max_position_embeddings: 131_072,
+        tie_word_embeddings: false,
+        num_key_value_heads: Some(8),
+        head_dim: None,
+    };
     let (mut shape, llama) = read(reader, &defaults)?;
     shape.window = reader.window(&shape, 4096, false, |_| true)?;
     Ok((shape, Arc::new(Llama { qkv_bias: false, o_bias: false, mlp_bias: false, ..llama })))
 }
 
 pub(super) fn read_qwen2(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults = Defaults { max_position_embeddings: 32_768, tie_word_embeddings: false, head_dim: None };
+    let defaults = Defaults {
+        max_position_embeddings: 32_768,
+        tie_word_embeddings: false,
+        num_key_value_heads: Some(32),
+        head_dim: None,
+    };
     let (mut shape, llama) = read(reader, &defaults)?;
     read_upper_window(reader, &mut shape)?;
     Ok((shape, Arc::new(Llama { qkv_bias: true, o_bias: false, mlp_bias: false, ..llama })))
 }
 
 pub(super) fn read_qwen3(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults =
-        Defaults { max_position_embeddings: 32_768, tie_word_embeddings: false, head_dim: Some(128) };
+    let defaults = Defaults {
+        max_position_embeddings: 32_768,
+        tie_word_embeddings: false,
+        num_key_value_heads: Some(32),
+        head_dim: Some(128),
+    };
     let (mut shape, llama) = read(reader, &defaults)?;
     read_upper_window(reader, &mut shape)?;
     Ok((shape, Arc::new(Llama { mlp_bias: false, qk_norm: true, ..llama })))

@@ -37,9 +37,19 @@ impl GatedMlp {
         let torch = x.torch();
         torch.inside(self.module, || {
             let gate = self.gate_proj.forward(x);
-            let gate = torch.inside(self.act_fn, move || self.activation.apply(gate));
+            let gate = torch.inside(self.act_fn, move || activate(self.activation, gate));
             let up = self.up_proj.forward(x);
             self.down_proj.forward(ops::mul(gate, up))
         })
+    }
+}
+
+/// The activation of `x`, by its ops.
+pub(crate) fn activate(activation: Activation, x: Tensor) -> Tensor {
+    match activation {
+        Activation::Silu => ops::silu(x),
+        Activation::Gelu => ops::gelu(x),
+        Activation::GeluNew => ops::gelu_new(x),
+        Activation::Relu => ops::relu(x),
     }
 }

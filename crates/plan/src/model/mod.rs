@@ -17,10 +17,10 @@ mod phi3;
 pub(crate) use attention::Attend;
 pub(crate) use loss::causal_lm_loss;
 
-use crate::config::{Reader, Shape};
-use crate::nn::Builder;
+use crate::config::{Architecture, Reader, Shape};
+use crate::nn::{Builder, count};
 use crate::torch::autograd::{Edge, Leaf};
-use crate::torch::{ModuleId, Tensor};
+use crate::torch::{Dtype, ModuleId, Tensor, Torch};
 use peakledger_input::Problem;
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -85,4 +85,14 @@ impl Run {
 pub(crate) trait Model {
     /// Logits `[b, s, vocabulary]` of ids `[b, s]`.
     fn forward(&self, input_ids: &Tensor) -> Tensor;
+}
+
+impl Architecture {
+    /// How many parameters the model has: it is built, but not run.
+    pub fn parameters(&self) -> u64 {
+        let mut build = Builder::new(Torch::new(0), Dtype::F32, None);
+        let run = Run { attend: Attend::Eager, checkpointed: false, input_grads: false };
+        let _model = self.blueprint.build(&mut build, &self.shape, run);
+        count(&build.parameters)
+    }
 }

@@ -21,7 +21,12 @@ struct Olmo2 {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults = Defaults { max_position_embeddings: 2048, tie_word_embeddings: false, head_dim: None };
+    let defaults = Defaults {
+        max_position_embeddings: 2048,
+        tie_word_embeddings: false,
+        num_key_value_heads: None,
+        head_dim: None,
+    };
     let shape = reader.shape(&defaults)?;
     reader.rotary(&shape)?;
     let olmo2 = Olmo2 {

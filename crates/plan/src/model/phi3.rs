@@ -3,6 +3,7 @@
 
 use super::attention::{Attend, Scores, attend, heads, merge_heads};
 use super::decoder::{Around, Context, Decoder, Layer};
+use super::mlp::activate;
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
@@ -21,7 +22,12 @@ struct Phi3 {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
-    let defaults = Defaults { max_position_embeddings: 4096, tie_word_embeddings: false, head_dim: None };
+    let defaults = Defaults {
+        max_position_embeddings: 4096,
+        tie_word_embeddings: false,
+        num_key_value_heads: None,
+        head_dim: None,
+    };
     let mut shape = reader.shape(&defaults)?;
     reader.rotary(&shape)?;
     if reader.is_set("sliding_window") == Some(true) {
@@ -170,7 +176,7 @@ impl Mlp {
             let half = states.size(-1) / 2;
             let [gate, mut up] = ops::split_last(&states, [half, half]);
             drop(states);
-            up = ops::mul(&up, torch.inside(self.activation_fn, || self.activation.apply(gate.clone())));
+            up = ops::mul(&up, torch.inside(self.activation_fn, || activate(self.activation, gate.clone())));
             self.down_proj.forward(&up)
         })
     }

@@ -35,6 +35,11 @@ pub(crate) struct Parameter {
     pub(crate) id: u32,
 }
 
+/// How many elements parameters have together.
+pub(crate) fn count(parameters: &[Parameter]) -> u64 {
+    parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.tensor.layout().numel()))
+}
+
 /// Builds a model: names its modules and places its parameters on the device.
 pub(crate) struct Builder {
     pub(crate) torch: Rc<Torch>,

@@ -1,5 +1,6 @@
 //! `torch.nn.utils.clip_grad_norm_` (`torch/nn/utils/clip_grad.py`): a norm for each gradient, the norm of those, and the
-//! factor; gradients are scaled in place.
+//! factor; gradients are scaled in place. As torch's tracker runs it, a gradient at a time; a card takes `_foreach_norm`,
+//! which allocates the same.
 
 use crate::nn::Parameter;
 use crate::torch::{Dtype, Layout, Tensor};

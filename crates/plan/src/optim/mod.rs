@@ -36,7 +36,7 @@ impl Optimizer {
     pub(crate) fn make_state(&mut self, parameters: &[Parameter]) {
         let make = |parameter: &Parameter| match self.kind {
             OptimizerKind::AdamW => adamw::state(parameter, self.implementation),
-            OptimizerKind::Sgd => sgd::state(parameter, self.momentum),
+            OptimizerKind::Sgd => sgd::state(parameter, self.implementation, self.momentum),
             OptimizerKind::Adafactor => adafactor::state(parameter),
         };
         self.state = parameters.iter().map(make).collect();

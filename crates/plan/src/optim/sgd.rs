@@ -6,9 +6,10 @@ use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
 use crate::torch::{Tensor, Torch};
 
-pub(super) fn state(parameter: &Parameter, momentum: bool) -> Vec<Tensor> {
+pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl, momentum: bool) -> Vec<Tensor> {
     let (layout, dtype) = (parameter.tensor.layout(), parameter.tensor.dtype());
-    let buffer = || state_of(parameter, "clone", "momentum_buffer", layout.clone(), dtype);
+    let op = if implementation == OptimizerImpl::Fused { "empty_like" } else { "clone" };
+    let buffer = || state_of(parameter, op, "momentum_buffer", layout.clone(), dtype);
     momentum.then(buffer).into_iter().collect()
 }
 

@@ -93,7 +93,7 @@ impl Edge {
 
     /// Whether it leads to a parameter.
     pub(crate) fn is_leaf(&self) -> bool {
-        self.node.sequence == u32::MAX
+        matches!(*self.node.work.borrow(), Work::Accumulate(_))
     }
 }
 
@@ -110,12 +110,16 @@ pub(crate) fn recorded(torch: &Torch, inputs: &[&Tensor]) -> bool {
     torch.grad_enabled.get() && !torch.halted.get() && inputs.iter().any(|input| input.requires_grad())
 }
 
-/// Makes `output` the differentiable output of an op over `inputs` with that backward formula.
+/// Makes `output` the differentiable output of an op over `inputs` with that backward formula, where the op becomes part
+/// of the graph.
 pub(crate) fn record(
     output: Tensor,
     inputs: &[&Tensor],
     formula: impl Fn(&Tensor) -> Grads + 'static,
 ) -> Tensor {
+    if !recorded(output.torch(), inputs) {
+        return output;
+    }
     let node = node(output.torch(), inputs, Work::Formula(Box::new(formula)), 1);
     output.with_edge(Some(Edge { node, output: 0 }))
 }
@@ -127,6 +131,9 @@ pub(crate) fn record_all(
     formula: impl Fn(&[Option<Tensor>]) -> Grads + 'static,
 ) -> Vec<Tensor> {
     let Some(torch) = outputs.first().map(|output| output.torch().clone()) else { return outputs };
+    if !recorded(&torch, inputs) {
+        return outputs;
+    }
     let node = node(&torch, inputs, Work::Join(Box::new(formula)), outputs.len());
     let numbered = (0u8..).zip(outputs);
     numbered.map(|(output, tensor)| tensor.with_edge(Some(Edge { node: node.clone(), output }))).collect()

@@ -4,14 +4,13 @@
 
 use super::autograd::{Packed, SavedTensorHooks};
 use super::{ACTIVATION, Saved, Tensor, Torch};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 /// Runs `block` over `input` as a checkpoint. What `block` captures is what the checkpoint holds on to.
 pub(crate) fn checkpoint(input: Tensor, block: impl Fn(&Tensor) -> Tensor + 'static) -> Tensor {
     let torch = input.torch().clone();
-    let kept = Saved::kept(&input); // marks it; the block holds the tensor with its place in the graph
-    drop(kept);
+    drop(input.kept()); // the mark stays; the block holds the tensor with its place in the graph
     let block = move || block(&input);
     let frame = Rc::new(Frame {
         torch: torch.clone(),
@@ -35,14 +34,14 @@ struct Frame {
 /// A saved tensor that is not there yet.
 struct Promise {
     frame: Rc<Frame>,
-    tensor: OnceCell<RefCell<Option<Tensor>>>,
+    tensor: RefCell<Option<Tensor>>,
 }
 
 struct Promising(Rc<Frame>);
 
 impl SavedTensorHooks for Promising {
     fn pack(&self, _tensor: &Tensor) -> Saved {
-        let promise = Rc::new(Promise { frame: self.0.clone(), tensor: OnceCell::new() });
+        let promise = Rc::new(Promise { frame: self.0.clone(), tensor: RefCell::new(None) });
         self.0.promises.borrow_mut().push(Rc::downgrade(&promise));
         Saved::Packed(Box::new(Kept(promise)))
     }
@@ -56,8 +55,7 @@ impl Packed for Kept {
         if !frame.recomputed.replace(true) {
             frame.recompute();
         }
-        let tensor = self.0.tensor.get().and_then(|slot| slot.borrow_mut().take());
-        match tensor {
+        match self.0.tensor.borrow_mut().take() {
             Some(tensor) => tensor,
             None => unreachable!("a block saves the same tensors in the same order both times"),
         }
@@ -70,12 +68,10 @@ impl Frame {
         let hooks = Rc::new(Keeping { frame: self.clone(), next: Cell::new(0) });
         let purpose = torch.purpose.replace(ACTIVATION);
         let grad_enabled = torch.grad_enabled.replace(true);
-        let module = torch.module.get();
         torch.autocast(self.autocast, || {
             torch.with_hooks(hooks, || drop((self.block)()));
             torch.halted.set(false);
         });
-        torch.module.set(module);
         torch.grad_enabled.set(grad_enabled);
         torch.purpose.set(purpose);
     }
@@ -93,10 +89,7 @@ impl SavedTensorHooks for Keeping {
         self.next.set(index + 1);
         let promises = self.frame.promises.borrow();
         if let Some(promise) = promises.get(index).and_then(Weak::upgrade) {
-            let kept = Saved::kept(tensor);
-            if let Saved::Plain(kept) = kept {
-                let _first = promise.tensor.set(RefCell::new(Some(kept)));
-            }
+            *promise.tensor.borrow_mut() = Some(tensor.kept());
         }
         if index + 1 == promises.len() {
             tensor.torch().halted.set(true);

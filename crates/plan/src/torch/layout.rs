@@ -101,6 +101,7 @@ struct Shape {
 
 impl Shape {
     fn contiguous(sizes: &[u64]) -> Shape {
+        debug_assert!(sizes.len() <= RANK, "a tensor of more dimensions than any module has");
         let mut layout = Shape { rank: 0, contiguous: true, sizes: [1; RANK], strides: [1; RANK] };
         for (slot, size) in layout.sizes.iter_mut().zip(sizes) {
             *slot = *size;

@@ -122,7 +122,7 @@ impl Torch {
         let hooks = self.hooks.borrow().last().cloned();
         match hooks {
             Some(hooks) => hooks.pack(tensor),
-            None => Saved::kept(tensor),
+            None => Saved::Plain(tensor.kept()),
         }
     }
 
@@ -130,18 +130,6 @@ impl Torch {
         let sequence = self.sequence.get();
         self.sequence.set(sequence.saturating_add(1));
         sequence
-    }
-}
-
-impl Saved {
-    /// The tensor itself, marked as one that autograd keeps.
-    pub(crate) fn kept(tensor: &Tensor) -> Saved {
-        tensor.relabel(|stored| {
-            if (stored.category, stored.detail) == ACTIVATION {
-                stored.detail = Some(Detail::SavedTensor);
-            }
-        });
-        Saved::Plain(tensor.detach())
     }
 }
 

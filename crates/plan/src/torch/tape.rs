@@ -52,7 +52,7 @@ pub(crate) struct Stored {
     /// From when on torch's tracker counts it: from birth on, but for the batch, which it sees when a view is taken, and
     /// for what kernels allocate inside themselves, which it never sees.
     pub(crate) tracked: Moment,
-    /// The last moment at which it is there; [`Moment`]`(u32::MAX)` if it outlives the step.
+    /// The last moment at which it is there; [`NEVER`] if it outlives the step.
     pub(crate) death: Moment,
     pub(crate) category: Category,
     pub(crate) detail: Option<Detail>,
@@ -94,9 +94,19 @@ pub(crate) struct Tape {
     pub(crate) modules: Vec<Module>,
     pub(crate) parameters: Vec<ParameterName>,
     /// The moments in which the optimizer makes its state: in the first step only.
-    pub(crate) initial: Range<u32>,
+    pub(crate) making_state: Range<u32>,
     /// A size passed what can be counted: nothing on this tape is to be believed.
     pub(crate) overflow: bool,
+}
+
+/// No moment of any tape.
+pub(crate) const NEVER: Moment = Moment(u32::MAX);
+
+impl Stored {
+    /// Whether it is there in every later step.
+    pub(crate) fn outlives_the_step(&self) -> bool {
+        self.death == NEVER
+    }
 }
 
 /// The block size that the CUDA caching allocator rounds to (`kMinBlockSize`, `c10/cuda/CUDACachingAllocator.h`).

@@ -2,8 +2,8 @@
 //! storage, so ownership in the modules is liveness on the tape.
 
 use super::autograd::{Edge, Packed};
-use super::tape::{Role, StorageId, Stored, rounded};
-use super::{Dtype, Layout, ModuleId, Torch};
+use super::tape::{NEVER, Role, StorageId, Stored, rounded};
+use super::{ACTIVATION, Dtype, Layout, ModuleId, Torch};
 use peakledger_core::{Category, Detail, Moment};
 use std::rc::Rc;
 
@@ -83,6 +83,16 @@ impl Tensor {
         self.torch().pack(self)
     }
 
+    /// The tensor as autograd keeps it: cut from the graph, and marked if it is an activation.
+    pub(crate) fn kept(&self) -> Tensor {
+        self.relabel(|stored| {
+            if (stored.category, stored.detail) == ACTIVATION {
+                stored.detail = Some(Detail::SavedTensor);
+            }
+        });
+        self.detach()
+    }
+
     /// A view of it is taken: from now on torch's tracker counts it, if it did not before.
     pub(crate) fn seen(&self) {
         let next = self.torch().tape.borrow().next();
@@ -151,7 +161,7 @@ impl Torch {
             bytes: rounded(layout.numel().saturating_mul(dtype.width())),
             birth,
             tracked: birth,
-            death: Moment(u32::MAX),
+            death: NEVER,
             category,
             detail,
             dtype,

@@ -3,7 +3,7 @@
 use super::matmul::product;
 use super::pointwise::scale;
 use super::reduce::safe_softmax;
-use super::view::{expand_heads, reshape, transpose};
+use super::view::{constant_pad, expand_heads, reshape, slice_last, transpose};
 use super::{add, additive_mask, constant_pad_last, dropout, output, to};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
@@ -13,7 +13,8 @@ use std::rc::Rc;
 /// Which kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SdpaKernel {
-    /// `_scaled_dot_product_flash_attention`: half types, no mask, sm80 and later; takes grouped heads as they are.
+    /// `_scaled_dot_product_flash_attention`: half types, no mask, sm80 and later; takes grouped heads as they are, and heads
+    /// padded to a multiple of 8.
     Flash,
     /// `_scaled_dot_product_efficient_attention`: any type, takes a mask, but no grouped heads.
     MemoryEfficient,
@@ -38,8 +39,11 @@ pub(crate) fn scaled_dot_product_attention(
     }
     match kernel {
         SdpaKernel::Flash => {
+            let width = q.size(-1);
+            let [q, k, v] = [&q, &k, &v].map(|t| constant_pad(t, width.div_ceil(8).saturating_mul(8)));
             let (lse, layouts) = (q.size(2), [&q, &k, &v].map(|t| t.layout().preserved()));
-            fused([&q, &k, &v], None, &FLASH, lse, layouts)
+            let attended = fused([&q, &k, &v], None, &FLASH, lse, layouts);
+            if attended.size(-1) == width { attended } else { slice_last(&attended, width) }
         }
         SdpaKernel::MemoryEfficient => efficient(&q, &k, &v, None),
         SdpaKernel::Math => math(&q, &k, &v, dropout_p),

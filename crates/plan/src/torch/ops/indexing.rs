@@ -1,6 +1,6 @@
 //! Embedding, masks and what is counted out rather than computed.
 
-use super::pointwise::copy;
+use super::pointwise::like;
 use super::{one, output};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
@@ -36,7 +36,7 @@ pub(crate) fn causal_mask(torch: &Rc<Torch>, batch: u64, length: u64, windowed: 
     let rows = [arange(torch, batch), arange(torch, 1)];
     let positions = || {
         let counted = arange(torch, length);
-        copy("add.Tensor", &counted, counted.layout().clone())
+        like("add.Tensor", &counted, counted.layout().clone())
     };
     let queries = positions();
     let keys = positions();
@@ -73,5 +73,5 @@ pub(crate) fn constant_pad_last(a: &Tensor, count: u64) -> Tensor {
     if let Some(last) = sizes.last_mut() {
         *last = last.saturating_add(count);
     }
-    copy("constant_pad_nd", a, Layout::contiguous(&sizes))
+    like("constant_pad_nd", a, Layout::contiguous(&sizes))
 }

@@ -18,21 +18,13 @@ fn unary(op: &'static str, a: &Tensor) -> Tensor {
 /// `a + b`. Saves nothing.
 pub(crate) fn add(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
     let (a, b) = (a.borrow(), b.borrow());
-    let sum = binary("add.Tensor", a, b);
-    if !recorded(a.torch(), &[a, b]) {
-        return sum;
-    }
-    record(sum, &[a, b], |grad| smallvec![Some(grad.clone()), Some(grad.clone())])
+    record(binary("add.Tensor", a, b), &[a, b], |grad| smallvec![Some(grad.clone()), Some(grad.clone())])
 }
 
 /// `a + 1e-6`. Saves nothing.
 pub(crate) fn add_scalar(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
-    let sum = unary("add.Tensor", a);
-    if !recorded(a.torch(), &[a]) {
-        return sum;
-    }
-    record(sum, &[a], |grad| one(grad.clone()))
+    record(unary("add.Tensor", a), &[a], |grad| one(grad.clone()))
 }
 
 /// `a * b`. Saves each factor that the other one's gradient needs.
@@ -66,21 +58,13 @@ pub(crate) fn div_scalar(a: impl Borrow<Tensor>) -> Tensor {
 }
 
 fn scaled(op: &'static str, a: &Tensor) -> Tensor {
-    let product = unary(op, a);
-    if !recorded(a.torch(), &[a]) {
-        return product;
-    }
-    record(product, &[a], move |grad| one(unary(op, grad)))
+    record(unary(op, a), &[a], move |grad| one(unary(op, grad)))
 }
 
 /// `-a`. Saves nothing.
 pub(crate) fn neg(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
-    let negated = unary("neg", a);
-    if !recorded(a.torch(), &[a]) {
-        return negated;
-    }
-    record(negated, &[a], |grad| one(neg(grad)))
+    record(unary("neg", a), &[a], |grad| one(neg(grad)))
 }
 
 /// `a.pow(2)`.
@@ -199,9 +183,6 @@ pub(crate) fn to(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
 pub(crate) fn to_copy(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
     let a = a.borrow();
     let copy = output(a.torch(), "_to_copy", a.layout().preserved(), dtype);
-    if !recorded(a.torch(), &[a]) {
-        return copy;
-    }
     let from = a.dtype();
     record(copy, &[a], move |grad| one(to(grad, from)))
 }
@@ -221,7 +202,7 @@ pub(crate) fn sin(a: impl Borrow<Tensor>) -> Tensor {
     unary("sin", a.borrow())
 }
 
-/// A contiguous copy of the same type under an op's name.
-pub(super) fn copy(op: &'static str, a: &Tensor, layout: Layout) -> Tensor {
+/// What an op over `a` puts out: the type of `a` under another layout.
+pub(super) fn like(op: &'static str, a: &Tensor, layout: Layout) -> Tensor {
     output(a.torch(), op, layout, a.dtype())
 }

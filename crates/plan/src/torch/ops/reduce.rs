@@ -1,6 +1,6 @@
 //! Reductions and softmax.
 
-use super::pointwise::{copy, to};
+use super::pointwise::{like, to};
 use super::{one, output};
 use crate::torch::autocast::raised;
 use crate::torch::autograd::{record, recorded};
@@ -11,9 +11,6 @@ use std::borrow::Borrow;
 pub(crate) fn mean_last(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
     let mean = output(a.torch(), "mean.dim", last_one(a.layout()), a.dtype());
-    if !recorded(a.torch(), &[a]) {
-        return mean;
-    }
     let sizes = a.layout().packed();
     record(mean, &[a], move |grad| {
         let expanded = grad.layout().expand(sizes.sizes());
@@ -30,7 +27,7 @@ pub(crate) fn sum_to(a: Tensor, sizes: &[u64]) -> Tensor {
     let ahead = a.sizes().len().saturating_sub(sizes.len());
     let kept: Vec<u64> =
         (0..a.sizes().len()).map(|dim| if dim < ahead { 1 } else { size_at(sizes, dim - ahead) }).collect();
-    let sum = copy("sum.dim_IntList", &a, Layout::contiguous(&kept));
+    let sum = like("sum.dim_IntList", &a, Layout::contiguous(&kept));
     drop(a);
     sum.alias(Layout::contiguous(sizes))
 }

@@ -1,19 +1,15 @@
 //! Ops that look at the same storage in another way, and the copies where that is not possible.
 
-use super::pointwise::copy;
+use super::pointwise::like;
 use super::{one, output};
-use crate::torch::autograd::{record, record_all, recorded};
+use crate::torch::autograd::{record, record_all};
 use crate::torch::{Layout, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
 
 /// Makes a view part of the graph; `back` leads a gradient to the input's shape.
 fn view(a: &Tensor, layout: Layout, back: impl Fn(&Tensor) -> Tensor + 'static) -> Tensor {
-    let view = a.alias(layout);
-    if !recorded(a.torch(), &[a]) {
-        return view;
-    }
-    record(view, &[a], move |grad| one(back(grad)))
+    record(a.alias(layout), &[a], move |grad| one(back(grad)))
 }
 
 /// `a.reshape(sizes)`: a view where the layout allows it, else a copy; and so is the gradient on its way back.
@@ -24,11 +20,8 @@ pub(crate) fn reshape(a: impl Borrow<Tensor>, sizes: &[u64]) -> Tensor {
     match a.layout().view(sizes) {
         Some(layout) => view(a, layout, back),
         None => {
-            let packed = copy("clone", a, a.layout().packed());
+            let packed = like("clone", a, a.layout().packed());
             let packed = packed.alias(Layout::contiguous(sizes));
-            if !recorded(a.torch(), &[a]) {
-                return packed;
-            }
             record(packed, &[a], move |grad| one(back(grad)))
         }
     }
@@ -53,7 +46,7 @@ pub(crate) fn expand_heads(a: impl Borrow<Tensor>, times: u64) -> Tensor {
     let [b, h, s, d] = [0, 1, 2, 3].map(|dim| a.size(dim));
     let layout = a.layout().unsqueeze(2).expand(&[b, h, times, s, d]);
     view(a, layout, move |grad| {
-        let sum = copy("sum.dim_IntList", grad, Layout::contiguous(&[b, h, 1, s, d]));
+        let sum = like("sum.dim_IntList", grad, Layout::contiguous(&[b, h, 1, s, d]));
         sum.alias(Layout::contiguous(&[b, h, s, d]))
     })
 }
@@ -64,10 +57,7 @@ pub(crate) fn contiguous(a: impl Borrow<Tensor>) -> Tensor {
     if a.layout().is_contiguous() {
         return a.clone();
     }
-    let packed = copy("clone", a, a.layout().packed());
-    if !recorded(a.torch(), &[a]) {
-        return packed;
-    }
+    let packed = like("clone", a, a.layout().packed());
     record(packed, &[a], |grad| one(grad.clone()))
 }
 
@@ -89,9 +79,6 @@ pub(crate) fn cat_last(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor
         *last = left.saturating_add(right);
     }
     let joined = output(a.torch(), "cat", Layout::contiguous(&sizes), a.dtype().promote(b.dtype()));
-    if !recorded(a.torch(), &[a, b]) {
-        return joined;
-    }
     record(joined, &[a, b], move |grad| {
         let part = |size| Some(grad.alias(grad.layout().narrow_last(size)));
         smallvec![part(left), part(right)]
@@ -101,9 +88,6 @@ pub(crate) fn cat_last(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor
 /// `a.split(…, dim=-1)` into parts of those widths. Backward joins their gradients.
 pub(crate) fn split_last<const N: usize>(a: &Tensor, widths: [u64; N]) -> [Tensor; N] {
     let parts = widths.map(|width| a.alias(a.layout().narrow_last(width)));
-    if !recorded(a.torch(), &[a]) {
-        return parts;
-    }
     let full = a.layout().packed();
     let joined = record_all(parts.to_vec(), &[a], move |grads| {
         let Some(grad) = grads.iter().flatten().next() else { return smallvec![None] };
@@ -113,4 +97,18 @@ pub(crate) fn split_last<const N: usize>(a: &Tensor, widths: [u64; N]) -> [Tenso
         Ok(parts) => parts,
         Err(_) => parts,
     }
+}
+
+/// `F.pad(a, (0, width - a.size(-1)))`: the tensor itself where it is as wide. Backward cuts a copy out of the gradient.
+pub(super) fn constant_pad(a: &Tensor, width: u64) -> Tensor {
+    if a.size(-1) == width {
+        return a.clone();
+    }
+    let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    if let Some(last) = sizes.last_mut() {
+        *last = width;
+    }
+    let from = a.layout().packed();
+    let padded = like("constant_pad_nd", a, Layout::contiguous(&sizes));
+    record(padded, &[a], move |grad| one(like("constant_pad_nd", grad, from.clone())))
 }
