@@ -48,7 +48,7 @@ fn list_models() -> Result<ListReport, Problem> {
         rows.push(vec![
             Entry::Text(model.name.clone()),
             Entry::Number(parameters, billions(parameters)),
-            Entry::Text(architecture.model_type.to_owned()),
+            Entry::Text(architecture.family.model_type.to_owned()),
             Entry::Number(limit, limit.to_string()),
             Entry::Text(model.id.clone()),
         ]);

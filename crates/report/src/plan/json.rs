@@ -130,7 +130,7 @@ impl<'a> PlanJson<'a> {
         PlanJson {
             model: ModelJson {
                 name: report.name,
-                model_type: plan.architecture.model_type,
+                model_type: plan.architecture.family.model_type,
                 parameters: plan.parameters,
                 trainable: plan.trainable,
             },
