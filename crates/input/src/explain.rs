@@ -22,11 +22,17 @@ pub(crate) fn syntax(
     let (cause, mend) = match &*said {
         "trailing characters" => ("more text after the end of the value", Some("keep one value in a file")),
         "trailing comma" => ("a comma without a value after it", Some("remove the comma")),
-        "recursion limit exceeded" => ("nested deeper than 128 levels", None),
+        "recursion limit exceeded" => {
+            ("nested deeper than 128 levels", Some("no config or ledger is: check that it is the right file"))
+        }
         "key must be a string" => ("a key without quotes", Some("put keys into double quotes")),
         "number out of range" => ("a number that is out of range", Some("numbers go up to 1.8e308")),
         "control character (\\u0000-\\u001F) found while parsing a string" => {
             ("a raw line break or control character in a string", Some("write it as an escape such as `\\n`"))
+        }
+        said if said.starts_with("expected ") => {
+            let mend = "a comma, a quote or a bracket may be missing here or just before";
+            return (at, format!("not JSON: {said}"), Some(mend));
         }
         _ => return (at, format!("not JSON: {said}"), None),
     };

@@ -102,6 +102,10 @@ impl Source {
         let most = limit.bytes.get().saturating_add(1);
         input.lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&name, &error))?;
         check_size(&name, bytes.len(), limit)?;
+        if bytes.is_empty() {
+            let problem = Problem::in_file(name, "nothing came");
+            return Err(problem.mend("pipe a file into it, or name the file"));
+        }
         Source::from_bytes(name, bytes)
     }
 
@@ -112,7 +116,8 @@ impl Source {
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Source, Problem> {
         let name = name.into();
         if bytes.is_empty() {
-            return Err(Problem::in_file(name, "an empty file"));
+            let problem = Problem::in_file(name, "an empty file");
+            return Err(problem.mend("it was not written to its end: write or copy it again"));
         }
         if let Some((cause, mend)) = recognised(&bytes) {
             return Err(Problem::in_file(name, cause).mend(mend));
@@ -289,7 +294,10 @@ mod tests {
 
     #[test]
     fn names_what_is_no_json() {
-        assert!(says(b"").contains("an empty file"));
+        assert_eq!(
+            says(b""),
+            "x.json: an empty file\n  help: it was not written to its end: write or copy it again"
+        );
         assert!(says(b"\n<!DOCTYPE html><html>").contains("an HTML page"));
         assert!(says(b"version https://git-lfs.github.com/spec/v1\noid").contains("git lfs pull"));
         assert!(says(b"\x80\x04\x95rest").contains("pickle"));

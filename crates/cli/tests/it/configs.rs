@@ -79,6 +79,7 @@ fn text_that_is_no_config() {
     ] {
         let said = refusal(content);
         assert!(says.iter().all(|says| said.contains(says)), "{content:.60}: {said}");
+        assert!(said.contains("\n  help: "), "{content:.60}: {said}");
     }
 }
 
