@@ -289,6 +289,23 @@ mod tests {
         assert_eq!(plain(&[u64::MAX], u64::MAX, 40, false).chars().count(), 40);
     }
 
+    /// The categories are drawn at their running sums, so no rounding of theirs shortens the bar.
+    #[test]
+    fn a_full_bar_of_many_categories_is_full_and_any_bar_is_as_long_as_its_sum() {
+        for parts in [&[1, 1, 1][..], &[7; 7], &[1, 1_000_000, 1], &[5, 0, 5, 90, 3], &[u64::MAX / 3; 3]] {
+            let total: u64 = parts.iter().sum();
+            for ascii in [false, true] {
+                for width in [5, 18, 38, 40] {
+                    let cells = plain(parts, total, width, ascii).chars().count();
+                    assert_eq!(cells, width, "{parts:?}, ascii: {ascii}");
+                    let (many, one) =
+                        [parts, &[total]].map(|parts| plain(parts, u64::MAX, width, ascii)).into();
+                    assert_eq!(many, one, "{parts:?} in {width} cells, ascii: {ascii}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn colours_are_there_only_where_they_are_wanted() {
         let draw = |color: bool| {
