@@ -39,6 +39,14 @@ pub(crate) fn and_more(entries: usize, together: impl fmt::Display) -> Option<St
     (entries > 0).then(|| format!("and {entries} more, {together}"))
 }
 
+/// What is left of a card's memory, in words: `7.27 GiB to spare`, `16.61 GiB short`.
+pub(crate) fn spare_or_short(headroom: i128) -> String {
+    match headroom {
+        headroom if headroom < 0 => format!("{} short", signed(-headroom)),
+        _ => format!("{} to spare", signed(headroom)),
+    }
+}
+
 /// A saving in words: `5.00 MiB less`, `5.00 MiB more`, `the same`.
 pub(crate) fn less_or_more(saving: i128) -> String {
     match saving {
@@ -66,6 +74,10 @@ mod tests {
         assert_eq!(signed(-(300 << 20)), "-300.00 MiB");
         assert_eq!(signed(512), "512 B");
         assert_eq!([5 << 20, -512, 0].map(less_or_more), ["5.00 MiB less", "512 B more", "the same"]);
+        assert_eq!(
+            [5 << 20, -512, 0].map(spare_or_short),
+            ["5.00 MiB to spare", "512 B short", "0 B to spare"]
+        );
         assert_eq!(signed(-i128::from(u64::MAX)), "-16384.00 PiB");
     }
 }

@@ -58,6 +58,11 @@ impl Look {
         }
     }
 
+    /// Green where it fits, red where it does not.
+    pub(crate) fn verdict(&self, fits: bool) -> Style {
+        self.saving(if fits { 1 } else { -1 })
+    }
+
     /// A name from a file, safe to print here.
     pub(crate) fn name<'a>(&self, name: &'a str) -> Cow<'a, str> {
         if self.ascii && !name.is_ascii() {

@@ -484,6 +484,7 @@ fn candidates_beside_the_step() {
     assert_snapshot!(table, @"
     candidates
                         peak     saves  in                most moved
+    baseline       20.99 MiB            backward, steady
     recompute      15.30 MiB  5.69 MiB  backward, steady  activation -5.69 MiB
     smaller batch  11.80 MiB  9.20 MiB  backward, steady  activation -5.29 MiB
     as it is       20.99 MiB       0 B  backward, steady
@@ -501,7 +502,105 @@ fn candidates_beside_the_step() {
         assert_eq!(candidate["bytes"], steady_peak(&bench, options), "{name} is the plan with its options");
         let saving = json["peak"]["bytes"].as_i64().unwrap() - candidate["bytes"].as_i64().unwrap();
         assert_eq!(candidate["memory_saving_bytes"], saving, "{name}");
+        assert!(candidate["verdict"].is_null(), "{name}: no card");
     }
+}
+
+/// What out-of-memory asks first: which of these fits.
+#[test]
+fn candidates_on_a_card() {
+    let bench = bench();
+    let answer = |gpu: &str, candidates: &[&str], more: &[&str]| {
+        let mut command = bench.command("plan config.json --batch 8 --step steady --top 1");
+        command.args(["--gpu", gpu]).args(more);
+        for candidate in candidates {
+            command.args(["--candidate", candidate]);
+        }
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let table =
+        |out: String| out[out.find("candidates\n").unwrap()..out.find("device peak 2").unwrap()].to_owned();
+    let heading = |out: String| out[..out.find("config.json:").unwrap()].to_owned();
+    let three = ["recompute: --recompute full", "half: --batch 4", "twice: --batch 16"];
+
+    assert_snapshot!(heading(answer("300MiB", &three, &[])), @"
+    peak 20.99 MiB in backward of the steady step
+    at loss_function: _log_softmax_backward_data
+    does not fit: 7.11 MiB short on 300MiB (21.01 MiB at the device peak and 286.10
+    MiB of CUDA context, of 300.00 MiB)
+    it fits with half (2.09 MiB to spare)
+    ");
+    assert_snapshot!(table(answer("300MiB", &three, &[])), @"
+    candidates
+                    peak  fits                         saves  in
+    baseline   20.99 MiB  no: 7.11 MiB short                  backward, steady
+    recompute  15.30 MiB  no: 1.42 MiB short        5.69 MiB  backward, steady
+    half       11.80 MiB  yes: 2.09 MiB to spare    9.20 MiB  backward, steady
+    twice      39.39 MiB  no: 25.52 MiB short     -18.39 MiB  backward, steady
+    ");
+    assert_snapshot!(table(answer("1GiB", &three[..1], &["--ascii"])), @"
+    candidates
+                    peak  fits                         saves  in
+    baseline   20.99 MiB  yes: 716.89 MiB to spare            backward, steady
+    recompute  15.30 MiB  yes: 722.58 MiB to spare  5.69 MiB  backward, steady
+    ");
+    assert_snapshot!(heading(answer("200MiB", &three, &[])), @"
+    peak 20.99 MiB in backward of the steady step
+    at loss_function: _log_softmax_backward_data
+    does not fit: 107.11 MiB short on 200MiB (21.01 MiB at the device peak and
+    286.10 MiB of CUDA context, of 200.00 MiB)
+    no candidate fits; the closest is half (97.91 MiB short)
+    ");
+    assert!(!heading(answer("1GiB", &three, &[])).contains("it fits with"), "as it does as it is");
+
+    let names: Vec<String> = (0..13).map(|i| format!("seq {i}: --batch 1 --seq {}", i + 1)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_snapshot!(heading(answer("300MiB", &names, &[])), @"
+    peak 20.99 MiB in backward of the steady step
+    at loss_function: _log_softmax_backward_data
+    does not fit: 7.11 MiB short on 300MiB (21.01 MiB at the device peak and 286.10
+    MiB of CUDA context, of 300.00 MiB)
+    it fits with seq 0 (10.04 MiB to spare) and 12 more
+    ");
+
+    let markdown = answer("300MiB", &three, &["--format", "markdown"]);
+    assert_snapshot!(&markdown[..markdown.find("| assumed").unwrap()], @r"
+    **Peak 20.99 MiB in backward of the steady step**, at loss_function: \_log_softmax_backward_data
+
+    does not fit: 7.11 MiB short on 300MiB (21.01 MiB at the device peak and 286.10 MiB of CUDA context, of 300.00 MiB)
+
+    it fits with half (2.09 MiB to spare)
+    ");
+    assert_snapshot!(&markdown[markdown.find("| candidate").unwrap()..markdown.find("device peak 2").unwrap()], @"
+    | candidate | peak | fits | saves | in | most moved |
+    | --- | ---: | ---: | ---: | ---: | ---: |
+    | baseline | 20.99 MiB | no: 7.11 MiB short |  | backward, steady |  |
+    | recompute | 15.30 MiB | no: 1.42 MiB short | 5.69 MiB | backward, steady | activation -5.69 MiB |
+    | half | 11.80 MiB | yes: 2.09 MiB to spare | 9.20 MiB | backward, steady | activation -5.29 MiB |
+    | twice | 39.39 MiB | no: 25.52 MiB short | -18.39 MiB | backward, steady | activation +10.58 MiB |
+    ");
+
+    let json: Value = serde_json::from_str(&answer("300MiB", &three, &["--format", "json"])).unwrap();
+    for (name, options) in
+        [("recompute", "--batch 8 --recompute full"), ("half", "--batch 4"), ("twice", "--batch 16")]
+    {
+        let alone = answer_json(&bench, &format!("plan config.json --step steady --gpu 300MiB {options}"));
+        assert_eq!(
+            json["candidates"][name]["verdict"], alone["verdict"],
+            "{name}: the plan's with its options"
+        );
+    }
+    assert_eq!(json["candidates"]["half"]["verdict"]["fits"], true);
+    assert_eq!(json["candidates"]["twice"]["verdict"]["fits"], false);
+}
+
+#[test]
+fn candidates_keep_to_a_narrow_terminal() {
+    let bench = bench().env("COLUMNS", "40");
+    let mut command = bench.command("plan config.json --batch 8 --gpu 300MiB");
+    command.args(["--candidate", "a name that is much longer than there is room for: --batch 4"]);
+    let out = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(out.lines().all(|line| line.chars().count() <= 40), "{out}");
 }
 
 #[test]

@@ -102,6 +102,8 @@ struct CandidateJson<'a> {
     by_category: Pairs<u64>,
     memory_saving_bytes: i128,
     memory_saving_mb: f64,
+    /// Null without a card, as the plan's own is.
+    verdict: Option<VerdictJson<'a>>,
 }
 
 /// An object with its entries in the order given.
@@ -141,7 +143,7 @@ impl<'a> PlanJson<'a> {
             device_peak: place(plan.device_peak_in(report.step), |phase| phase.device_peak.get()),
             outside_bytes: Verdict::outside(report.card).get(),
             reserved_bytes: None,
-            verdict: verdict(report),
+            verdict: verdict(report, plan),
             candidates: Pairs(candidates(report)),
             not_counted: plan.not_counted(),
         }
@@ -197,8 +199,8 @@ fn peak_json<'a>(plan: &Plan, at: At<'a>) -> PeakJson<'a> {
     }
 }
 
-fn verdict<'a>(report: &'a PlanReport<'a>) -> Option<VerdictJson<'a>> {
-    let (card, verdict) = (report.card?, report.verdict()?);
+fn verdict<'a>(report: &PlanReport<'a>, plan: &Plan) -> Option<VerdictJson<'a>> {
+    let (card, verdict) = (report.card?, report.verdict_of(plan)?);
     Some(VerdictJson {
         gpu: &card.name,
         capacity_bytes: verdict.capacity.get(),
@@ -219,6 +221,7 @@ fn candidates<'a>(report: &'a PlanReport<'a>) -> Vec<(String, CandidateJson<'a>)
             by_category: by_category(&at.phase.by_category),
             memory_saving_bytes: saving,
             memory_saving_mb: mib_of_difference(saving),
+            verdict: verdict(report, plan),
         };
         (name.clone(), value)
     };

@@ -1,14 +1,15 @@
 //! The report of `plan`: what was assumed, each phase of the step, where the peak is and who forms it, whether it fits, and
 //! what is not counted.
 
+mod candidates;
 mod json;
 mod rows;
 
-use crate::figures::{and_more, percent, signed};
+use crate::figures::{and_more, percent, spare_or_short};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
-use peakledger_core::{ByCategory, Bytes, Category};
+use peakledger_core::{Bytes, Category};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{At, Contributor, Plan, Step, StepPlan, Verdict};
 use rows::phase_rows;
@@ -41,8 +42,9 @@ impl PlanReport<'_> {
         }
     }
 
-    fn verdict(&self) -> Option<Verdict> {
-        self.card.map(|card| Verdict::of(self.plan, card, self.step))
+    /// Whether the plan, or a candidate's, fits the card.
+    fn verdict_of(&self, plan: &Plan) -> Option<Verdict> {
+        self.card.map(|card| Verdict::of(plan, card, self.step))
     }
 
     /// `in backward of the steady step`.
@@ -53,16 +55,14 @@ impl PlanReport<'_> {
 
     /// The verdict in a sentence.
     fn verdict_line(&self) -> Option<String> {
-        let (card, verdict) = (self.card?, self.verdict()?);
+        let (card, verdict) = (self.card?, self.verdict_of(self.plan)?);
         let (device, context) =
             (self.plan.device_peak_in(self.step).phase.device_peak, Verdict::outside(Some(card)));
-        let answer = match verdict.headroom() {
-            headroom if headroom < 0 => format!("does not fit: {} short", signed(-headroom)),
-            headroom => format!("fits: {} to spare", signed(headroom)),
-        };
+        let answer = if verdict.fits() { "fits" } else { "does not fit" };
+        let headroom = spare_or_short(verdict.headroom());
         let name = card.full_name.as_deref().unwrap_or(&card.name);
         Some(format!(
-            "{answer} on {name} ({device} at the device peak and {context} of CUDA context, of {})",
+            "{answer}: {headroom} on {name} ({device} at the device peak and {context} of CUDA context, of {})",
             card.total
         ))
     }
@@ -79,8 +79,11 @@ impl Report for PlanReport<'_> {
         let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
         text(out, look.bold(), &format!("peak {} {}", peak.phase.peak, self.whereabouts(peak)))?;
         text(out, Style::new(), &format!("at {}", peak.phase.place()))?;
-        if let (Some(line), Some(verdict)) = (self.verdict_line(), self.verdict()) {
-            text(out, look.saving(if verdict.fits() { 1 } else { -1 }), &line)?;
+        if let (Some(line), Some(verdict)) = (self.verdict_line(), self.verdict_of(self.plan)) {
+            text(out, look.verdict(verdict.fits()), &line)?;
+        }
+        if let Some((line, fits)) = self.way_out(look, |name| look.name(name).into_owned()) {
+            text(out, look.verdict(fits), &line)?;
         }
         let mut parameters = grouped(self.plan.parameters);
         if self.plan.trainable != self.plan.parameters {
@@ -144,6 +147,9 @@ impl Report for PlanReport<'_> {
         if let Some(line) = self.verdict_line() {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
         }
+        if let Some((line, _)) = self.way_out(look, markdown::escaped) {
+            writeln!(out, "{line}\n")?;
+        }
         let assumed = self.plan.assumptions().into_iter();
         let rows: Vec<Vec<String>> =
             assumed.map(|a| vec![markdown::escaped(a.topic), markdown::escaped(&a.value)]).collect();
@@ -182,12 +188,7 @@ impl Report for PlanReport<'_> {
         }
         if !self.candidates.is_empty() {
             writeln!(out)?;
-            let rows: Vec<Vec<String>> = self
-                .candidate_rows()
-                .iter()
-                .map(|row| row.iter().map(|cell| markdown::escaped(cell)).collect())
-                .collect();
-            markdown::table(out, &["candidate", "peak", "saves", "in", "most moved"], &rows)?;
+            self.candidates_in_markdown(out)?;
         }
         writeln!(out, "\n{}", markdown::escaped(&self.device_line()))?;
         for line in self.plan.not_counted() {
@@ -261,56 +262,6 @@ impl PlanReport<'_> {
             Some(more) => writeln!(out, "{more}"),
             None => Ok(()),
         }
-    }
-
-    fn candidate_table(&self, look: &Look) -> Table {
-        let mut table = Table::new(vec![
-            Column::left("").cut(),
-            Column::right("peak"),
-            Column::right("saves"),
-            Column::left("in").optional(),
-            Column::left("most moved").optional(),
-        ]);
-        for ([name, peak, saves, whereabouts, moved], saving) in
-            self.candidate_rows().into_iter().zip(self.savings())
-        {
-            table.row(vec![
-                Cell::plain(look.name(&name)),
-                Cell::plain(peak),
-                Cell::styled(saves, look.saving(saving)),
-                Cell::plain(whereabouts),
-                Cell::plain(look.text(&moved)),
-            ]);
-        }
-        table
-    }
-
-    fn savings(&self) -> impl Iterator<Item = i128> + '_ {
-        let before = self.peak().phase.peak;
-        self.candidates.iter().map(move |(_, plan)| before.minus(plan.peak_in(self.step).phase.peak))
-    }
-
-    fn candidate_rows(&self) -> Vec<[String; 5]> {
-        let before = self.peak();
-        let row = |((name, plan), saving): (&(String, Plan), i128)| {
-            let after = plan.peak_in(self.step);
-            let phase = format!("{}, {}", after.phase.phase, after.step.step.as_str());
-            let moved = most_moved(&before.phase.by_category, &after.phase.by_category);
-            [name.clone(), after.phase.peak.to_string(), signed(saving), phase, moved]
-        };
-        self.candidates.iter().zip(self.savings()).map(row).collect()
-    }
-}
-
-/// The category whose part in the peak changed most: `activation -21.50 GiB`.
-fn most_moved(before: &ByCategory, after: &ByCategory) -> String {
-    let changes = Category::ALL.map(|c| (c, after.get(c).minus(before.get(c))));
-    match changes.into_iter().max_by_key(|(c, change)| (change.unsigned_abs(), std::cmp::Reverse(*c))) {
-        Some((category, change)) if change != 0 => {
-            let sign = if change > 0 { "+" } else { "" };
-            format!("{category} {sign}{}", signed(change))
-        }
-        _ => String::new(),
     }
 }
 
