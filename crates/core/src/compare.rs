@@ -1,7 +1,7 @@
 //! A candidate against a baseline: what the peak becomes, and which states moved at the baseline's peak.
 
 use crate::{Bytes, Device, Ledger, Peak, Phase, Slot, State};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a candidate ledger does to the baseline's peak.
 #[derive(Clone, Debug)]
@@ -74,8 +74,7 @@ pub fn compare<'a>(baseline: &'a Ledger, candidate: &'a Ledger) -> Comparison<'a
 
 fn moved<'a>(baseline: &'a Ledger, candidate: &'a Ledger) -> Vec<Moved<'a>> {
     let peak = baseline.peak();
-    let then = aligned(candidate, peak.slot)
-        .and_then(|slot| candidate.phases().find(|(other, _)| *other == slot).map(|(_, total)| total.moment));
+    let then = aligned(candidate, peak.slot).map(|slot| candidate.largest_moment(slot));
     let mut sides: BTreeMap<&str, [Option<&State>; 2]> = BTreeMap::new();
     for (_, state) in baseline.resident(Device::Gpu, peak.moment) {
         sides.entry(&state.name).or_default()[0] = Some(state);
@@ -123,18 +122,15 @@ fn aligned<'a>(candidate: &'a Ledger, slot: &Slot) -> Option<&'a Slot> {
 }
 
 fn unaligned(baseline: &Ledger, candidate: &Ledger) -> Vec<String> {
+    if std::ptr::eq(baseline.timeline(), candidate.timeline()) {
+        return Vec::new(); // the versions in one file
+    }
     let only = |a: &Ledger, b: &Ledger| -> Vec<String> {
-        let phases =
-            |l: &Ledger| l.timeline().slots().iter().map(|s| s.phase.clone()).collect::<Vec<Phase>>();
-        let others = phases(b);
-        let mut missing: Vec<String> = Vec::new();
-        for phase in phases(a).iter().filter(|phase| !others.contains(phase)) {
-            let name = phase.to_string();
-            if !missing.contains(&name) {
-                missing.push(name);
-            }
-        }
-        missing
+        let others: BTreeSet<&Phase> = b.timeline().slots().iter().map(|slot| &slot.phase).collect();
+        let mut seen = BTreeSet::new();
+        let phases = a.timeline().slots().iter().map(|slot| &slot.phase);
+        let missing = phases.filter(|phase| !others.contains(phase) && seen.insert(*phase));
+        missing.map(Phase::to_string).collect()
     };
     let mut names = only(baseline, candidate);
     names.extend(only(candidate, baseline));

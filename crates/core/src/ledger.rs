@@ -1,16 +1,46 @@
 //! The ledger: states on a timeline, checked once when it is made, and everything it can be asked.
 
-use crate::sweep::{PhaseTotal, Stay, Totals, peak_phase, sums};
+use crate::sweep::{Overflow, PhaseTotal, Stay, Totals, peak_phase, sums};
 use crate::{Bytes, Category, Device, LedgerError, LedgerErrorKind, Moment, Slot, State, Timeline};
+use std::sync::{Arc, OnceLock};
 
 /// States on one timeline. A value of this type is sound: every residency lies on the timeline, no name appears twice,
 /// no total passes 64 bits.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    timeline: Timeline,
+    timeline: Arc<Timeline>,
     states: Vec<State>,
+    largest: Largest,
+    /// Kept, or added up again where they are asked for: a timeline may be long and the states few.
+    sums: OnceLock<Sums>,
+}
+
+/// Where the largest total is, by the number of its phase.
+#[derive(Clone, Copy, Debug)]
+struct Largest {
+    slot: usize,
+    moment: Moment,
+    bytes: Bytes,
+}
+
+#[derive(Clone, Debug)]
+struct Sums {
     totals: Totals,
     phases: Vec<PhaseTotal>,
+}
+
+impl Sums {
+    fn of(timeline: &Timeline, states: &[State]) -> Result<Sums, Overflow> {
+        let (totals, phases) = sums(timeline, || states.iter().flat_map(Stay::all_of))?;
+        Ok(Sums { totals, phases })
+    }
+
+    fn largest(&self) -> Largest {
+        let slot = peak_phase(&self.phases).unwrap_or(0);
+        let none = (Moment(0), Bytes::ZERO);
+        let (moment, bytes) = self.phases.get(slot).map_or(none, |phase| (phase.moment, phase.total));
+        Largest { slot, moment, bytes }
+    }
 }
 
 /// A state of the ledger, by its place in file order.
@@ -44,20 +74,38 @@ impl Ledger {
     ///
     /// # Errors
     /// The first rule that is broken, with the state that breaks it.
-    pub fn new(timeline: Timeline, states: Vec<State>) -> Result<Ledger, LedgerError> {
+    pub fn new(timeline: impl Into<Arc<Timeline>>, states: Vec<State>) -> Result<Ledger, LedgerError> {
+        let timeline = timeline.into();
         check_timeline(&timeline)?;
+        Ledger::on(timeline, states)
+    }
+
+    /// The same on a timeline that is checked already.
+    pub(crate) fn on(timeline: Arc<Timeline>, states: Vec<State>) -> Result<Ledger, LedgerError> {
         let moments = u32::try_from(timeline.moments()).unwrap_or(u32::MAX);
         let count = u32::try_from(states.len()).map_err(|_| LedgerErrorKind::TooManyStates.anywhere())?;
         for (id, state) in (0..count).map(StateId).zip(&states) {
             check_state(id, state, moments)?;
         }
         check_names(&states, hash)?;
-        let (totals, phases) =
-            sums(&timeline, || states.iter().flat_map(Stay::all_of)).map_err(|overflow| {
-                let phase = timeline.slot_at(overflow.0).map(Slot::id).unwrap_or_default();
-                LedgerErrorKind::SumOverflow { phase }.anywhere()
-            })?;
-        Ok(Ledger { timeline, states, totals, phases })
+        let sums = Sums::of(&timeline, &states).map_err(|overflow| {
+            let phase = timeline.slot_at(overflow.0).map(Slot::id).unwrap_or_default();
+            LedgerErrorKind::SumOverflow { phase }.anywhere()
+        })?;
+        Ok(Ledger { timeline, states, largest: sums.largest(), sums: sums.into() })
+    }
+
+    /// Gives the sums' memory back: they are added up again where they are asked for. For one of many ledgers on a long
+    /// timeline, which would take its length in memory each.
+    pub fn let_go_of_sums(&mut self) {
+        self.sums = OnceLock::new();
+    }
+
+    fn sums(&self) -> &Sums {
+        self.sums.get_or_init(|| match Sums::of(&self.timeline, &self.states) {
+            Ok(sums) => sums,
+            Err(_) => unreachable!("a ledger was added up when it was made"),
+        })
     }
 
     /// The time axis.
@@ -72,20 +120,39 @@ impl Ledger {
 
     /// The sums at every moment.
     pub fn totals(&self) -> &Totals {
-        &self.totals
+        &self.sums().totals
     }
 
     /// Each phase with its sums, in order.
     pub fn phases(&self) -> impl ExactSizeIterator<Item = (&Slot, &PhaseTotal)> {
-        self.timeline.slots().iter().zip(&self.phases)
+        self.timeline.slots().iter().zip(&self.sums().phases)
     }
 
     /// The largest phase total; ties go to the earliest.
     pub fn peak(&self) -> Peak<'_> {
-        let best = peak_phase(&self.phases).unwrap_or(0);
-        match (self.timeline.slots().get(best), self.phases.get(best)) {
-            (Some(slot), Some(phase)) => Peak { slot, moment: phase.moment, bytes: phase.total },
-            _ => unreachable!("a checked timeline has a phase"),
+        let Largest { slot, moment, bytes } = self.largest;
+        match self.timeline.slots().get(slot) {
+            Some(slot) => Peak { slot, moment, bytes },
+            None => unreachable!("a checked timeline has a phase"),
+        }
+    }
+
+    /// The earliest of the largest moments of a phase of the timeline.
+    pub fn largest_moment(&self, slot: &Slot) -> Moment {
+        if let Some(sums) = self.sums.get() {
+            return sums.totals.peak_between(slot.first, slot.last).0;
+        }
+        // only what lies in the phase, so no more than its moments
+        let within = |moment: Moment| Moment(moment.0.clamp(slot.first.0, slot.last.0) - slot.first.0);
+        let stays = self.states.iter().flat_map(Stay::all_of);
+        let there = stays.filter(|s| s.device == Device::Gpu && s.start <= slot.last && s.end >= slot.first);
+        let there = there.map(|s| Stay { start: within(s.start), end: within(s.end), ..s });
+        match Totals::of(slot.moments() as usize, there) {
+            Ok(totals) => {
+                let last = Moment(slot.moments() - 1);
+                Moment(slot.first.0 + totals.peak_between(Moment(0), last).0.0)
+            }
+            Err(_) => unreachable!("a ledger was added up when it was made"),
         }
     }
 
@@ -116,18 +183,22 @@ impl Ledger {
         (list, all)
     }
 
-    /// The states that make up each phase total, phase by phase, in file order. Takes time in proportion to the length of the
-    /// answer.
-    pub fn active_by_phase(&self) -> Vec<Vec<StateId>> {
-        let mut active = vec![Vec::new(); self.phases.len()];
+    /// The states that make up each phase total, phase by phase, in file order. Takes time in proportion to the length of
+    /// the answer, and memory for one phase of it.
+    pub fn active_by_phase(&self) -> Active<'_> {
+        let phases = &self.sums().phases;
+        let mut coming = Vec::new();
         for (id, state) in (0u32..).map(StateId).zip(&self.states) {
             for residency in state.residencies.as_slice().iter().filter(|r| r.device == Device::Gpu) {
-                let first = self.phases.partition_point(|phase| phase.moment < residency.start);
-                let after = self.phases.partition_point(|phase| phase.moment <= residency.end);
-                active.iter_mut().take(after).skip(first).for_each(|phase| phase.push(id));
+                let first = phases.partition_point(|phase| phase.moment < residency.start);
+                let after = phases.partition_point(|phase| phase.moment <= residency.end);
+                if first < after {
+                    coming.push((first, Entry { id, after }));
+                }
             }
         }
-        active
+        coming.sort_by_key(|(first, _)| *first); // stable: in file order where they come together
+        Active { ledger: self, phase: 0, coming: coming.into_iter().peekable(), there: Vec::new() }
     }
 
     /// The state of that number.
@@ -137,13 +208,51 @@ impl Ledger {
 
     /// The categories that hold bytes in any phase's peak, in table order.
     pub fn categories(&self) -> Vec<Category> {
-        let holds = |c: &Category| self.phases.iter().any(|p| p.by_category.get(*c) != Bytes::ZERO);
+        let holds = |c: &Category| self.sums().phases.iter().any(|p| p.by_category.get(*c) != Bytes::ZERO);
         Category::ALL.into_iter().filter(holds).collect()
     }
 
     /// The largest sum on the cpu over the whole timeline.
     pub fn cpu_peak(&self) -> Bytes {
-        self.phases.iter().map(|phase| phase.cpu).max().unwrap_or(Bytes::ZERO)
+        self.sums().phases.iter().map(|phase| phase.cpu).max().unwrap_or(Bytes::ZERO)
+    }
+}
+
+/// What [`Ledger::active_by_phase`] walks over.
+#[derive(Clone, Debug)]
+pub struct Active<'a> {
+    ledger: &'a Ledger,
+    /// The next phase, by its number.
+    phase: usize,
+    /// Those to come, by the phase in which they do, then in file order.
+    coming: std::iter::Peekable<std::vec::IntoIter<(usize, Entry)>>,
+    /// Those of the phase before, in file order.
+    there: Vec<Entry>,
+}
+
+/// A state in the phases before `after`.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: StateId,
+    after: usize,
+}
+
+impl<'a> Active<'a> {
+    /// The states of the next phase, until there is none.
+    pub fn next_phase(&mut self) -> Option<impl Iterator<Item = (StateId, &'a State)> + '_> {
+        let phase = self.phase;
+        self.ledger.timeline.slots().get(phase)?;
+        self.phase += 1;
+        self.there.retain(|entry| entry.after > phase);
+        let stayed = self.there.len();
+        while let Some((_, entry)) = self.coming.next_if(|(first, _)| *first == phase) {
+            self.there.push(entry);
+        }
+        if (1..self.there.len()).contains(&stayed) {
+            self.there.sort_by_key(|entry| entry.id); // two runs in order, which this sort merges
+        }
+        let ledger = self.ledger;
+        Some(self.there.iter().filter_map(move |entry| Some((entry.id, ledger.state(entry.id)?))))
     }
 }
 

@@ -53,7 +53,7 @@ mod timeline;
 pub use bytes::Bytes;
 pub use compare::{Change, Comparison, Moved, compare};
 pub use error::{LedgerError, LedgerErrorKind};
-pub use ledger::{Contributor, Ledger, Peak, StateId};
+pub use ledger::{Active, Contributor, Ledger, Peak, StateId};
 pub use state::{Category, Detail, Device, Residencies, Residency, State};
 pub use sweep::{ByCategory, PhaseTotal};
 pub use text::printable;

@@ -64,7 +64,8 @@ impl Totals {
                 *cell -= bytes;
             }
         });
-        Ok(Totals { gpu: running(&gpu, moments)?, cpu: running(&cpu, moments)? })
+        // one column after the other, so that their changes are not in memory longer than needed
+        Ok(Totals { gpu: running(gpu, moments)?, cpu: running(cpu, moments)? })
     }
 
     /// These totals with the GPU column of `more` added, moment by moment; the cpu column is these totals' alone.
@@ -107,7 +108,7 @@ impl Totals {
 }
 
 /// Totals from changes.
-fn running(changes: &[i128], moments: usize) -> Result<Vec<u64>, Overflow> {
+fn running(changes: Vec<i128>, moments: usize) -> Result<Vec<u64>, Overflow> {
     let mut total = 0i128;
     let mut column = Vec::with_capacity(moments);
     for (moment, change) in (0u32..).zip(changes.iter().take(moments)) {

@@ -5,8 +5,8 @@ use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
 use peakledger_core::document::LedgerFile;
-use peakledger_core::{ByCategory, Bytes, Category, Contributor, Ledger, Moment, PhaseTotal, Slot, StateId};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use peakledger_core::{ByCategory, Bytes, Category, Contributor, Ledger, Moment, PhaseTotal, Slot};
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use std::io;
 
 /// Phases, peak and contributors of a ledger file.
@@ -239,12 +239,8 @@ struct ShowJson<'a>(&'a ShowReport<'a>);
 impl Serialize for ShowJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let report = self.0;
-        let active = report.ledger().active_by_phase();
-        let phases = report.phases().zip(&active);
-        let phases: Vec<PhaseJson<'_>> =
-            phases.map(|(phase, active)| PhaseJson { ledger: report.ledger(), phase, active }).collect();
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("phases", &phases)?;
+        map.serialize_entry("phases", &PhasesJson(report))?;
         map.serialize_entry("peak", &PeakJson::of(report.ledger(), report.file.peak_op()))?;
         map.serialize_entry("host_peak_bytes", &report.cpu_peak().get())?;
         map.serialize_entry("note", &report.file.note)?;
@@ -252,10 +248,25 @@ impl Serialize for ShowJson<'_> {
     }
 }
 
+/// The phases one after the other: all their states together may be far more than the ledger holds.
+struct PhasesJson<'a>(&'a ShowReport<'a>);
+
+impl Serialize for PhasesJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut active = self.0.ledger().active_by_phase();
+        let mut list = serializer.serialize_seq(None)?;
+        for phase in self.0.phases() {
+            let states = active.next_phase().into_iter().flatten();
+            let names = states.map(|(_, state)| &*state.name).collect();
+            list.serialize_element(&PhaseJson { phase, names })?;
+        }
+        list.end()
+    }
+}
+
 struct PhaseJson<'a> {
-    ledger: &'a Ledger,
     phase: Phase<'a>,
-    active: &'a [StateId],
+    names: Vec<&'a str>,
 }
 
 impl Serialize for PhaseJson<'_> {
@@ -271,7 +282,7 @@ impl Serialize for PhaseJson<'_> {
         map.serialize_entry("moment", &self.phase.moment())?;
         map.serialize_entry("peak_op", &op)?;
         map.serialize_entry("by_category", &CategoriesJson(&sums.by_category))?;
-        map.serialize_entry("active_states", &NamesJson(self.ledger, self.active))?;
+        map.serialize_entry("active_states", &self.names)?;
         map.end()
     }
 }
@@ -281,14 +292,6 @@ struct CategoriesJson<'a>(&'a ByCategory);
 impl Serialize for CategoriesJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(category, bytes)| (category.as_str(), bytes.get())))
-    }
-}
-
-struct NamesJson<'a>(&'a Ledger, &'a [StateId]);
-
-impl Serialize for NamesJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.1.iter().filter_map(|id| self.0.state(*id)).map(|state| &*state.name))
     }
 }
 

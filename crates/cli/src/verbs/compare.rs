@@ -60,7 +60,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
 }
 
 fn open_candidate(input: &Input) -> Result<Ledger, Problem> {
-    let ledger = open_ledger(input)?;
+    let mut ledger = open_ledger(input)?;
+    ledger.file.ledger.let_go_of_sums(); // one candidate at a time is looked at
     if !ledger.file.candidates.is_empty() {
         let name = peakledger_core::printable(&ledger.name);
         let _closed =

@@ -44,6 +44,8 @@ pub enum RecordErrorKind {
     EndBeforeStart { start: String, end: String },
     /// The timeline has more moments than are read.
     TooManyMoments { most: u32 },
+    /// The candidates have more moments together than are added up.
+    TooManyCandidates { candidates: usize, moments: usize, most: u32 },
     /// A candidate without a name.
     EmptyCandidateName,
     /// A rule that every ledger keeps.
@@ -76,6 +78,9 @@ impl RecordErrorKind {
                 "swap start and end; both ends count, so they may be the same phase"
             }
             Self::TooManyMoments { .. } => "give the phases fewer moments",
+            Self::TooManyCandidates { .. } => {
+                "give the phases fewer moments, or the candidates files of their own (`compare BASELINE NAME=LEDGER`)"
+            }
             Self::EmptyCandidateName => "give the candidate a name",
             Self::Ledger(kind) => kind.mend(),
         }
@@ -114,6 +119,13 @@ impl fmt::Display for RecordErrorKind {
                 write!(f, "the residency ends in phase `{end}`, before it starts in `{start}`")
             }
             Self::TooManyMoments { most } => write!(f, "the timeline has more than {most} moments"),
+            Self::TooManyCandidates { candidates, moments, most } => {
+                let words = if *candidates == 1 { "candidate" } else { "candidates" };
+                write!(
+                    f,
+                    "the states and {candidates} {words} on {moments} moments each are more than {most} moments in all"
+                )
+            }
             Self::EmptyCandidateName => write!(f, "a candidate has an empty name"),
             Self::Ledger(kind) => kind.fmt(f),
         }

@@ -8,8 +8,10 @@ use crate::{
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-/// The longest timeline of a file, in moments: sums take memory for each of them.
+/// The longest timeline of a file, in moments: sums take memory for each of them. And the most that a file may ask for in
+/// all, where it has candidates: the moments of the timeline for the states and for each candidate.
 pub const MOST_MOMENTS: u32 = 1 << 24;
 
 /// What a ledger file holds.
@@ -66,13 +68,9 @@ impl LedgerFile {
             None => vec![None; reader.timeline.slots().len()],
             Some(phases) => phases.iter().map(|p| p.peak_op.as_deref().map(Box::from)).collect(),
         };
-        Ok(LedgerFile {
-            form: Form::Document,
-            note: document.note.as_deref().map(Box::from),
-            ledger,
-            peak_ops,
-            candidates: reader.candidates(&document.candidates)?,
-        })
+        let candidates = reader.candidates(&document.candidates)?;
+        let note = document.note.as_deref().map(Box::from);
+        Ok(LedgerFile { form: Form::Document, note, ledger, peak_ops, candidates })
     }
 
     /// What runs at the ledger's peak, where the file says so.
@@ -111,7 +109,7 @@ impl SeedForm {
     pub fn ledger(self, states: Vec<State>) -> Result<LedgerFile, RecordError> {
         let timeline = self.0.timeline;
         let peak_ops = vec![None; timeline.slots().len()];
-        let ledger = Ledger::new(timeline, states).map_err(|error| placed(&Place::Root, error))?;
+        let ledger = Ledger::on(timeline, states).map_err(|error| placed(&Place::Root, error))?;
         Ok(LedgerFile { form: Form::Array, note: None, ledger, peak_ops, candidates: Vec::new() })
     }
 }
@@ -163,7 +161,7 @@ const FEW: usize = 8;
 /// A timeline and the names by which its phases are called.
 #[derive(Debug)]
 struct Reader {
-    timeline: Timeline,
+    timeline: Arc<Timeline>,
     /// Sorted by name: the first and the last slot that it names.
     names: Vec<(Box<str>, usize, usize)>,
 }
@@ -214,17 +212,25 @@ impl Reader {
             names.entry(name.into()).or_insert(run);
         }
         let names = names.into_iter().map(|(name, (first, last))| (name, first, last)).collect();
-        Ok(Reader { timeline, names })
+        Ok(Reader { timeline: timeline.into(), names })
     }
 
     fn candidates(&self, candidates: &Candidates<'_>) -> Result<Vec<(Box<str>, Ledger)>, RecordError> {
         let place = Place::Root.field("candidates");
+        let (moments, versions) = (self.timeline.moments(), candidates.0.len().saturating_add(1));
+        if moments.saturating_mul(versions) > MOST_MOMENTS as usize {
+            let kind =
+                RecordErrorKind::TooManyCandidates { candidates: versions - 1, moments, most: MOST_MOMENTS };
+            return Err(kind.at(place));
+        }
         let read = |(name, states): &(super::Text<'_>, Vec<StateRecord<'_>>)| {
             let place = place.field(name);
             if name.is_empty() {
                 return Err(RecordErrorKind::EmptyCandidateName.at(place));
             }
-            Ok((Box::from(&**name), self.ledger(&place, states)?))
+            let mut ledger = self.ledger(&place, states)?;
+            ledger.let_go_of_sums();
+            Ok((Box::from(&**name), ledger))
         };
         candidates.0.iter().map(read).collect()
     }
@@ -234,7 +240,7 @@ impl Reader {
         for (index, record) in records.iter().enumerate() {
             states.push(self.state(&place.item(index), record)?);
         }
-        Ledger::new(self.timeline.clone(), states).map_err(|error| placed(place, error))
+        Ledger::on(Arc::clone(&self.timeline), states).map_err(|error| placed(place, error))
     }
 
     fn state(&self, place: &Place<'_>, record: &StateRecord<'_>) -> Result<State, RecordError> {

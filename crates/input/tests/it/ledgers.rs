@@ -145,6 +145,8 @@ pub(crate) const INVALID: &[Invalid] = invalid! {
         "/timeline/0/moments", "`moments` is 0", "1 or more";
     "an endless timeline": r#"{"schema_version": 1, "timeline": [{"phase": "a", "moments": 4294967295}], "states": []}"#,
         "/timeline/0/moments", "more than 16777216 moments", "fewer";
+    "candidates on a long timeline": r#"{"schema_version": 1, "timeline": [{"phase": "a", "moments": 8388608}], "states": [], "candidates": {"b": [], "c": []}}"#,
+        "/candidates", "the states and 2 candidates on 8388608 moments each are more than 16777216 moments", "files of their own";
     "a candidate without a name": r#"{"schema_version": 1, "states": [], "candidates": {"": []}}"#, "/candidates/", "empty name", "a name";
     "a candidate's name twice": r#"{"schema_version": 1, "states": [], "candidates": {"b": [], "b": []}}"#, "/candidates/b", "`b` appears twice", "keep one";
     "an error in a candidate": concat!(r#"{"schema_version": 1, "states": [], "candidates": {"a/b": ["#, state!(r#""size_mb": -3"#, "load", "load", "gpu", ""), "]}}"),
