@@ -1,6 +1,7 @@
 //! The report of `compare`: each candidate's peak next to the baseline's, what it saves, and what moved.
 
 use crate::figures::{and_more, less_or_more, mib_of_difference, percent, signed};
+use crate::markdown::Column::{Figures, Text};
 use crate::show::PeakJson;
 use crate::table::{Cell, Column, Table, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
@@ -90,7 +91,7 @@ impl Report for CompareReport<'_> {
                 .iter()
                 .map(|c| row(markdown::escaped(c.name), c.comparison.peak, signed(c.comparison.saving))),
         );
-        markdown::table(out, &["ledger", "peak", "in", "saves"], &rows)?;
+        markdown::table(out, &[Text("ledger"), Figures("peak"), Text("in"), Figures("saves")], &rows)?;
         for Candidate { name, comparison } in
             self.candidates.iter().filter(|c| !c.comparison.moved.is_empty())
         {
@@ -101,7 +102,8 @@ impl Report for CompareReport<'_> {
                 vec![markdown::escaped(m.name), m.before.to_string(), m.after.to_string(), change]
             };
             let rows: Vec<Vec<String>> = comparison.moved.iter().take(shown).map(row).collect();
-            markdown::table(out, &["state", "before", "after", "change"], &rows)?;
+            let columns = [Text("state"), Figures("before"), Figures("after"), Text("change")];
+            markdown::table(out, &columns, &rows)?;
             if let Some(more) = more(&comparison.moved, look) {
                 writeln!(out, "\n{more}")?;
             }

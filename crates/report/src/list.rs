@@ -1,5 +1,6 @@
 //! The report of `list`: a table of what is known.
 
+use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use serde_json::{Map, Value};
@@ -45,11 +46,16 @@ impl Entry {
     }
 }
 
+impl ListReport {
+    /// Whether a column has numbers.
+    fn is_number(&self, at: usize) -> bool {
+        matches!(self.rows.first().and_then(|row| row.get(at)), Some(Entry::Number(..)))
+    }
+}
+
 impl Report for ListReport {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
-        let is_number =
-            |at: usize| matches!(self.rows.first().and_then(|row| row.get(at)), Some(Entry::Number(..)));
-        let column = |(at, title): (usize, &&'static str)| match (at, is_number(at)) {
+        let column = |(at, title): (usize, &&'static str)| match (at, self.is_number(at)) {
             (0, _) => Column::left(title).cut(),
             (_, true) => Column::right(title).optional(),
             (_, false) => Column::left(title).optional(),
@@ -77,7 +83,11 @@ impl Report for ListReport {
     }
 
     fn markdown(&self, out: &mut dyn io::Write, _look: &Look) -> io::Result<()> {
+        let column = |(at, title): (usize, &&'static str)| {
+            if self.is_number(at) { Figures(title) } else { Text(title) }
+        };
+        let columns: Vec<_> = self.titles.iter().enumerate().map(column).collect();
         let row = |row: &Vec<Entry>| row.iter().map(|entry| markdown::escaped(entry.read())).collect();
-        markdown::table(out, &self.titles, &self.rows.iter().map(row).collect::<Vec<_>>())
+        markdown::table(out, &columns, &self.rows.iter().map(row).collect::<Vec<_>>())
     }
 }

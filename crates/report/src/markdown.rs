@@ -3,11 +3,22 @@
 use peakledger_core::printable;
 use std::io;
 
-/// A table whose first column is text and whose others are figures.
-pub(crate) fn table(out: &mut dyn io::Write, titles: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+/// A column by its title: text reads from the left, figures line up on the right.
+#[derive(Clone, Copy)]
+pub(crate) enum Column<'a> {
+    Text(&'a str),
+    Figures(&'a str),
+}
+
+/// A table of these columns.
+pub(crate) fn table(out: &mut dyn io::Write, columns: &[Column<'_>], rows: &[Vec<String>]) -> io::Result<()> {
+    let heads = columns.iter().map(|column| match *column {
+        Column::Text(title) => (title, "---"),
+        Column::Figures(title) => (title, "---:"),
+    });
+    let (titles, rules): (Vec<&str>, Vec<&str>) = heads.unzip();
     writeln!(out, "| {} |", titles.join(" | "))?;
-    let figures = " ---: |".repeat(titles.len().saturating_sub(1));
-    writeln!(out, "| --- |{figures}")?;
+    writeln!(out, "| {} |", rules.join(" | "))?;
     rows.iter().try_for_each(|row| writeln!(out, "| {} |", row.join(" | ")))
 }
 
@@ -31,7 +42,19 @@ pub(crate) fn escaped(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::escaped;
+    use super::{Column, escaped, table};
+
+    #[test]
+    fn text_is_on_the_left_and_figures_are_on_the_right() {
+        let mut out = Vec::new();
+        let row = ["a", "1.00 GiB", "backward"].map(str::to_owned).to_vec();
+        table(&mut out, &[Column::Text("state"), Column::Figures("size"), Column::Text("in")], &[row])
+            .unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "| state | size | in |\n| --- | ---: | --- |\n| a | 1.00 GiB | backward |\n"
+        );
+    }
 
     #[test]
     fn names_stay_in_their_cell() {

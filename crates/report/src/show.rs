@@ -1,6 +1,7 @@
 //! The report of `show`: the phases with their totals, the peak, and who forms it.
 
 use crate::figures::{and_more, count, percent, share};
+use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
@@ -114,9 +115,9 @@ impl Report for ShowReport<'_> {
         }
         let categories = self.ledger().categories();
         let cpu = self.cpu_peak() > Bytes::ZERO;
-        let mut titles = vec!["phase", "total"];
-        titles.extend(categories.iter().map(|c| c.as_str()));
-        titles.extend(cpu.then_some("on the cpu"));
+        let mut columns = vec![Text("phase"), Figures("total")];
+        columns.extend(categories.iter().map(|c| Figures(c.as_str())));
+        columns.extend(cpu.then_some(Figures("on the cpu")));
         let row = |phase: Phase<'_>| {
             let mark = if phase.is_peak { "**" } else { "" };
             let id = markdown::escaped(&phase.slot.id());
@@ -125,7 +126,7 @@ impl Report for ShowReport<'_> {
             row.extend(cpu.then(|| phase.sums.cpu.to_string()));
             row
         };
-        markdown::table(out, &titles, &self.phases().map(row).collect::<Vec<_>>())?;
+        markdown::table(out, &columns, &self.phases().map(row).collect::<Vec<_>>())?;
         writeln!(out, "\nContributors to the peak:\n")?;
         let (contributors, rest) = self.contributors(look);
         let row = |c: &Contributor<'_>| {
@@ -133,7 +134,8 @@ impl Report for ShowReport<'_> {
             vec![markdown::escaped(&c.state.name), c.state.category.to_string(), c.bytes.to_string(), share]
         };
         let rows: Vec<Vec<String>> = contributors.iter().map(row).collect();
-        markdown::table(out, &["state", "category", "size", "share"], &rows)?;
+        let columns = [Text("state"), Text("category"), Figures("size"), Figures("share")];
+        markdown::table(out, &columns, &rows)?;
         match rest {
             Some(rest) => writeln!(out, "\n{rest}"),
             None => Ok(()),

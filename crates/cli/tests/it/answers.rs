@@ -155,7 +155,7 @@ fn show_as_markdown() {
     Contributors to the peak:
 
     | state | category | size | share |
-    | --- | ---: | ---: | ---: |
+    | --- | --- | ---: | ---: |
     | parameters | parameter | 800.00 MiB | 36.4 % |
     | optimizer_state | optimizer_state | 600.00 MiB | 27.3 % |
     | gradients | gradient | 400.00 MiB | 18.2 % |
@@ -324,7 +324,7 @@ fn long_lists_are_cut_and_names_cannot_act() {
      to the peak:
 
     | state | category | size | share |
-    | --- | ---: | ---: | ---: |
+    | --- | --- | ---: | ---: |
     | \\u{1b}\[31mred\\u{202e}0 | activation | 1000 B | 8.4 % |
     | 层.0\|激活1 | activation | 999 B | 8.4 % |
     | two\\nlines2 | activation | 998 B | 8.4 % |

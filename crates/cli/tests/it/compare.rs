@@ -66,7 +66,7 @@ fn as_csv() {
 fn as_markdown() {
     assert_snapshot!(bench().answer(&format!("{BOTH} --format markdown")), @"
     | ledger | peak | in | saves |
-    | --- | ---: | ---: | ---: |
+    | --- | ---: | --- | ---: |
     | baseline | 2.15 GiB | backward |  |
     | checkpoint | 1.86 GiB | forward | 300.00 MiB |
     | offload | 1.86 GiB | backward | 300.00 MiB |
@@ -74,13 +74,13 @@ fn as_markdown() {
     What moves with checkpoint:
 
     | state | before | after | change |
-    | --- | ---: | ---: | ---: |
+    | --- | ---: | ---: | --- |
     | activations | 300.00 MiB | 0 B | not resident then |
 
     What moves with offload:
 
     | state | before | after | change |
-    | --- | ---: | ---: | ---: |
+    | --- | ---: | ---: | --- |
     | activations | 300.00 MiB | 0 B | on the cpu then |
     ");
 }

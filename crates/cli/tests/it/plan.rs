@@ -229,7 +229,7 @@ fn markdown() {
     fits: 733.00 MiB to spare on 1GiB (4.90 MiB at the device peak and 286.10 MiB of CUDA context, of 1.00 GiB)
 
     | assumed |  |
-    | --- | ---: |
+    | --- | --- |
     | model | transformers 5.24 modules (modeling_llama.py) on torch 2.15, every parameter trained |
     | batch | 1 sequence of 128 tokens |
     | precision | bf16-mixed: fp32 weights, gradients and optimizer state, autocast to bf16 |
@@ -250,7 +250,7 @@ fn markdown() {
     At the peak:
 
     | who | category | size | share |
-    | --- | ---: | ---: | ---: |
+    | --- | --- | ---: | ---: |
     | gradients of the logits, fp32 | workspace | 1000.00 KiB | 19.9 % |
     | optimizer state · exp_avg | optimizer_state | 790.50 KiB | 15.8 % |
 
@@ -573,7 +573,7 @@ fn candidates_on_a_card() {
     ");
     assert_snapshot!(&markdown[markdown.find("| candidate").unwrap()..markdown.find("device peak 2").unwrap()], @"
     | candidate | peak | fits | saves | in | most moved |
-    | --- | ---: | ---: | ---: | ---: | ---: |
+    | --- | ---: | --- | ---: | --- | --- |
     | baseline | 20.99 MiB | no: 7.11 MiB short |  | backward, steady |  |
     | recompute | 15.30 MiB | no: 1.42 MiB short | 5.69 MiB | backward, steady | activation -5.69 MiB |
     | half | 11.80 MiB | yes: 2.09 MiB to spare | 9.20 MiB | backward, steady | activation -5.29 MiB |

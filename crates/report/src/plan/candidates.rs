@@ -2,6 +2,7 @@
 
 use super::PlanReport;
 use crate::figures::{signed, spare_or_short};
+use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table};
 use crate::{Look, markdown};
 use anstyle::Style;
@@ -81,16 +82,16 @@ impl PlanReport<'_> {
     }
 
     pub(super) fn candidates_in_markdown(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        let mut titles = vec!["candidate", "peak"];
-        titles.extend(self.card.map(|_| "fits"));
-        titles.extend(["saves", "in", "most moved"]);
+        let mut columns = vec![Text("candidate"), Figures("peak")];
+        columns.extend(self.card.map(|_| Text("fits")));
+        columns.extend([Figures("saves"), Text("in"), Text("most moved")]);
         let cells = |row: &Row<'_>| {
             let mut cells = vec![markdown::escaped(row.name), row.peak.clone()];
             cells.extend(row.fits());
             cells.extend([row.saves(), markdown::escaped(&row.whereabouts), markdown::escaped(&row.moved)]);
             cells
         };
-        markdown::table(out, &titles, &self.rows().iter().map(cells).collect::<Vec<_>>())
+        markdown::table(out, &columns, &self.rows().iter().map(cells).collect::<Vec<_>>())
     }
 
     /// Where the step does not fit: the candidates that do, in a sentence, or the one that comes closest; and whether one

@@ -6,6 +6,7 @@ mod json;
 mod rows;
 
 use crate::figures::{and_more, percent, spare_or_short};
+use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
@@ -153,10 +154,10 @@ impl Report for PlanReport<'_> {
         let assumed = self.plan.assumptions().into_iter();
         let rows: Vec<Vec<String>> =
             assumed.map(|a| vec![markdown::escaped(a.topic), markdown::escaped(&a.value)]).collect();
-        markdown::table(out, &["assumed", ""], &rows)?;
+        markdown::table(out, &[Text("assumed"), Text("")], &rows)?;
         writeln!(out)?;
-        let mut titles = vec!["phase"];
-        titles.extend(self.steps().iter().map(|step| step.step.as_str()));
+        let mut columns = vec![Text("phase")];
+        columns.extend(self.steps().iter().map(|step| Figures(step.step.as_str())));
         let rows: Vec<Vec<String>> = phase_rows(self.plan)
             .into_iter()
             .map(|row| {
@@ -169,7 +170,7 @@ impl Report for PlanReport<'_> {
                 cells
             })
             .collect();
-        markdown::table(out, &titles, &rows)?;
+        markdown::table(out, &columns, &rows)?;
         writeln!(out, "\nAt the peak:\n")?;
         let contributors = self.plan.contributors_at(peak);
         let shown = look.shown(contributors.len());
@@ -182,7 +183,8 @@ impl Report for PlanReport<'_> {
             ]
         };
         let rows: Vec<Vec<String>> = contributors.iter().take(shown).map(row).collect();
-        markdown::table(out, &["who", "category", "size", "share"], &rows)?;
+        let columns = [Text("who"), Text("category"), Figures("size"), Figures("share")];
+        markdown::table(out, &columns, &rows)?;
         if let Some(more) = more(&contributors, shown) {
             writeln!(out, "\n{more}")?;
         }
