@@ -28,6 +28,11 @@ impl Plan {
             ("recompute", self.recompute()),
             ("loop", self.training_loop()),
         ];
+        if self.architecture.shape.routed {
+            let experts = "grouped_mm, transformers' default: rows sorted by expert, so it is the same however evenly \
+                           the routers spread them";
+            list.push(("experts", experts.to_owned()));
+        }
         if !self.architecture.defaults.is_empty() {
             let defaults = self.architecture.defaults.join(", ");
             list.push(("config", format!("left out, so the family's default: {defaults}")));

@@ -157,4 +157,30 @@ mod tests {
             assert!(problem.is_none(), "{}: {}", model.name, problem.unwrap());
         }
     }
+
+    /// Counted in the modules of transformers 5.24, built without data.
+    #[test]
+    fn parameters_are_those_of_transformers() {
+        let counted = [
+            ("gpt2", 124_439_808),
+            ("gpt2-xl", 1_557_611_200),
+            ("llama-2-7b", 6_738_415_616),
+            ("llama-3.1-8b", 8_030_261_248),
+            ("llama-3.2-1b", 1_235_814_400),
+            ("llama-3.2-3b", 3_212_749_824),
+            ("mistral-7b-v0.1", 7_241_732_096),
+            ("qwen2.5-0.5b", 494_032_768),
+            ("qwen2.5-7b", 7_615_616_512),
+            ("qwen3-0.6b", 596_049_920),
+            ("qwen3-8b", 8_190_735_360),
+            ("gemma-2-2b", 2_614_341_888),
+            ("gemma-3-1b", 999_885_952),
+            ("mixtral-8x7b", 46_702_792_704),
+            ("qwen3-30b-a3b", 30_532_122_624),
+        ];
+        for (name, parameters) in counted {
+            let model = models().iter().find(|model| model.name == name).unwrap();
+            assert_eq!(Architecture::read(&model.config()).unwrap().parameters(), parameters, "{name}");
+        }
+    }
 }

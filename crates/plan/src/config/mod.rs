@@ -47,6 +47,8 @@ pub struct Shape {
     pub(crate) window: Option<Window>,
     /// Whether the family's attention has no fused kernel (it caps the scores).
     pub(crate) eager_only: bool,
+    /// Whether some layers route their tokens to experts.
+    pub(crate) routed: bool,
 }
 
 /// Attention that looks back a limited way.
@@ -68,17 +70,20 @@ pub(crate) enum Activation {
     Gelu,
     /// By tanh and plain ops (`NewGELUActivation`).
     GeluNew,
+    /// By tanh and plain ops in another order (`FastGELUActivation`).
+    GeluFast,
     Relu,
 }
 
 impl Activation {
     /// By their names in `transformers/activations.py`.
-    pub(crate) const NAMES: [(&'static str, Activation); 6] = [
+    pub(crate) const NAMES: [(&'static str, Activation); 7] = [
         ("silu", Activation::Silu),
         ("swish", Activation::Silu),
         ("gelu", Activation::Gelu),
         ("gelu_pytorch_tanh", Activation::Gelu),
         ("gelu_new", Activation::GeluNew),
+        ("gelu_fast", Activation::GeluFast),
         ("relu", Activation::Relu),
     ];
 }

@@ -138,6 +138,7 @@ impl<'a> Reader<'a> {
             attention_dropout: self.probability("attention_dropout", 0.0)?,
             window: None,
             eager_only: false,
+            routed: false,
         })
     }
 
@@ -269,6 +270,24 @@ impl<'a> Reader<'a> {
         self.optional_number(&[key], MAX_LAYERS)
     }
 
+    /// A list of layers' numbers; none where it is left out.
+    pub(crate) fn layers(&self, key: &'static str) -> Result<Vec<u32>, Problem> {
+        let Some(value) = self.fields.get(key).filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
+        let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let numbers = value.as_array().and_then(|list| list.iter().map(number).collect());
+        numbers.ok_or_else(|| {
+            self.at(key, &format!("`{key}` is no list of layers"), "list layers by number, the first being 0")
+        })
+    }
+
+    /// A whole number under one of its names, or the family's default, which is then named as assumed.
+    pub(crate) fn number_or(&mut self, keys: &[&'static str], default: u64) -> Result<u64, Problem> {
+        match self.optional_size(keys)? {
+            Some(number) => Ok(number),
+            None => Ok(self.defaulted(keys.first().copied().unwrap_or(""), default)),
+        }
+    }
+
     /// Refuses heads that do not fill the hidden size, where the modules do.
     pub(crate) fn whole_heads(&self, shape: &Shape) -> Result<(), Problem> {
         if shape.num_attention_heads.saturating_mul(shape.head_dim) == shape.hidden_size {
@@ -336,7 +355,7 @@ impl<'a> Reader<'a> {
         used.or(keys.first()).copied().unwrap_or("")
     }
 
-    fn at(&self, key: &str, cause: &str, mend: &str) -> Problem {
+    pub(crate) fn at(&self, key: &str, cause: &str, mend: &str) -> Problem {
         self.source.problem_at(&format!("/{key}"), cause).mend(mend)
     }
 }

@@ -84,7 +84,7 @@ impl Decoder {
         shape: &Shape,
         run: Run,
         around: Around,
-        layer: impl Fn(&mut Builder, ModuleId) -> Rc<dyn Layer>,
+        layer: impl Fn(&mut Builder, ModuleId, u32) -> Rc<dyn Layer>,
         norm: impl Fn(&mut Builder, ModuleId, &'static str) -> Norm,
     ) -> Decoder {
         let root = build.root();
@@ -97,7 +97,7 @@ impl Decoder {
         let list = build.module(model, "layers");
         let layers = (0..shape.num_hidden_layers).map(|index| {
             let module = build.indexed(list, index);
-            layer(build, module)
+            layer(build, module, index)
         });
         let layers = layers.collect();
         let norm = norm(build, model, last_norm);

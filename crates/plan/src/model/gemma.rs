@@ -69,7 +69,7 @@ pub(super) fn read_gemma3(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blu
 
 impl Blueprint for Gemma {
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
-        let layer = |build: &mut Builder, module| -> Rc<dyn Layer> {
+        let layer = |build: &mut Builder, module, _| -> Rc<dyn Layer> {
             Rc::new(GemmaLayer::new(build, module, shape, self, run.attend))
         };
         let norm = |build: &mut Builder, parent, name| {

@@ -4,6 +4,7 @@
 use super::attention::{Attend, Scores, attend, heads, merge_heads, split_heads};
 use super::decoder::{Around, Context, Decoder, Layer};
 use super::mlp::GatedMlp;
+use super::moe::{Moe, SparseMoeBlock};
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
@@ -14,18 +15,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// What sets these families apart.
-#[derive(Clone, Copy, Debug)]
-struct Llama {
-    intermediate_size: u64,
-    hidden_act: Activation,
-    qkv_bias: bool,
-    o_bias: bool,
-    mlp_bias: bool,
+#[derive(Clone, Debug)]
+pub(super) struct Llama {
+    pub(super) intermediate_size: u64,
+    pub(super) hidden_act: Activation,
+    pub(super) qkv_bias: bool,
+    pub(super) o_bias: bool,
+    pub(super) mlp_bias: bool,
     /// Whether queries and keys are normed, head by head.
-    qk_norm: bool,
+    pub(super) qk_norm: bool,
+    /// The experts, and which layers have them.
+    pub(super) experts: Option<(Moe, Vec<bool>)>,
 }
 
-fn read(reader: &mut Reader<'_>, defaults: &Defaults) -> Result<(Shape, Llama), Problem> {
+impl Llama {
+    /// The experts of a layer that has them.
+    fn experts_of(&self, layer: u32) -> Option<&Moe> {
+        let (moe, sparse_layers) = self.experts.as_ref()?;
+        (sparse_layers.get(layer as usize) == Some(&true)).then_some(moe)
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, defaults: &Defaults) -> Result<(Shape, Llama), Problem> {
     let shape = reader.shape(defaults)?;
     reader.rotary(&shape)?;
     let bias = reader.flag("attention_bias")?.unwrap_or(false);
@@ -36,6 +47,7 @@ fn read(reader: &mut Reader<'_>, defaults: &Defaults) -> Result<(Shape, Llama), 
         o_bias: bias,
         mlp_bias: reader.flag("mlp_bias")?.unwrap_or(false),
         qk_norm: false,
+        experts: None,
     };
     Ok((shape, llama))
 }
@@ -101,8 +113,8 @@ fn read_upper_window(reader: &mut Reader<'_>, shape: &mut Shape) -> Result<(), P
 
 impl Blueprint for Llama {
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
-        let layer = |build: &mut Builder, module| -> Rc<dyn Layer> {
-            Rc::new(LlamaLayer::new(build, module, shape, self, run.attend))
+        let layer = |build: &mut Builder, module, index| -> Rc<dyn Layer> {
+            Rc::new(LlamaLayer::new(build, (module, index), shape, self, run.attend))
         };
         let norm = |build: &mut Builder, parent, name| {
             Norm::new(build, parent, name, NormKind::Rms, shape.hidden_size)
@@ -114,7 +126,7 @@ impl Blueprint for Llama {
 struct LlamaLayer {
     module: ModuleId,
     self_attn: Attention,
-    mlp: GatedMlp,
+    mlp: Mlp,
     input_layernorm: Norm,
     post_attention_layernorm: Norm,
 }
@@ -122,18 +134,17 @@ struct LlamaLayer {
 impl LlamaLayer {
     fn new(
         build: &mut Builder,
-        module: ModuleId,
+        (module, index): (ModuleId, u32),
         shape: &Shape,
         llama: &Llama,
         attend: Attend,
     ) -> LlamaLayer {
-        let sizes = (shape.hidden_size, llama.intermediate_size);
         let norm =
             |build: &mut Builder, name| Norm::new(build, module, name, NormKind::Rms, shape.hidden_size);
         LlamaLayer {
             module,
             self_attn: Attention::new(build, module, shape, llama, attend),
-            mlp: GatedMlp::new(build, module, sizes, llama.hidden_act, llama.mlp_bias),
+            mlp: Mlp::new(build, module, shape, llama, llama.experts_of(index)),
             input_layernorm: norm(build, "input_layernorm"),
             post_attention_layernorm: norm(build, "post_attention_layernorm"),
         }
@@ -153,6 +164,31 @@ impl Layer for LlamaLayer {
             hidden_states = self.mlp.forward(&hidden_states);
             ops::add(&residual, &hidden_states)
         })
+    }
+}
+
+/// The MLP of a layer: one, or experts.
+enum Mlp {
+    Gated(Box<GatedMlp>),
+    Sparse(SparseMoeBlock),
+}
+
+impl Mlp {
+    fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, llama: &Llama, moe: Option<&Moe>) -> Mlp {
+        let sizes = (shape.hidden_size, llama.intermediate_size);
+        match moe {
+            None => {
+                Mlp::Gated(Box::new(GatedMlp::new(build, parent, sizes, llama.hidden_act, llama.mlp_bias)))
+            }
+            Some(moe) => Mlp::Sparse(SparseMoeBlock::new(build, parent, shape, moe)),
+        }
+    }
+
+    fn forward(&self, hidden_states: &Tensor) -> Tensor {
+        match self {
+            Mlp::Gated(mlp) => mlp.forward(hidden_states),
+            Mlp::Sparse(block) => block.forward(hidden_states),
+        }
     }
 }
 

@@ -50,6 +50,7 @@ pub(crate) fn activate(activation: Activation, x: Tensor) -> Tensor {
         Activation::Silu => ops::silu(x),
         Activation::Gelu => ops::gelu(x),
         Activation::GeluNew => ops::gelu_new(x),
+        Activation::GeluFast => ops::gelu_fast(x),
         Activation::Relu => ops::relu(x),
     }
 }

@@ -10,9 +10,12 @@ mod gpt2;
 mod gpt_neox;
 mod llama;
 mod loss;
+mod mixtral;
 mod mlp;
+mod moe;
 mod olmo2;
 mod phi3;
+mod qwen3_moe;
 
 pub(crate) use attention::Attend;
 pub(crate) use loss::causal_lm_loss;
@@ -41,7 +44,7 @@ pub struct Family {
 type Read = fn(&mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem>;
 
 /// The model families known.
-pub const FAMILIES: [Family; 10] = [
+pub const FAMILIES: [Family; 12] = [
     Family { model_type: "llama", modules: "modeling_llama.py", read: llama::read_llama },
     Family { model_type: "mistral", modules: "modeling_mistral.py", read: llama::read_mistral },
     Family { model_type: "qwen2", modules: "modeling_qwen2.py", read: llama::read_qwen2 },
@@ -52,6 +55,8 @@ pub const FAMILIES: [Family; 10] = [
     Family { model_type: "olmo2", modules: "modeling_olmo2.py", read: olmo2::read },
     Family { model_type: "gpt_neox", modules: "modeling_gpt_neox.py", read: gpt_neox::read },
     Family { model_type: "gpt2", modules: "modeling_gpt2.py", read: gpt2::read },
+    Family { model_type: "mixtral", modules: "modeling_mixtral.py", read: mixtral::read },
+    Family { model_type: "qwen3_moe", modules: "modeling_qwen3_moe.py", read: qwen3_moe::read },
 ];
 
 /// How a family builds its model.

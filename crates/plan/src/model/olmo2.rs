@@ -39,7 +39,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>
 
 impl Blueprint for Olmo2 {
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
-        let layer = |build: &mut Builder, module| -> Rc<dyn Layer> {
+        let layer = |build: &mut Builder, module, _| -> Rc<dyn Layer> {
             Rc::new(Olmo2Layer::new(build, module, shape, self, run.attend))
         };
         let norm = |build: &mut Builder, parent, name| {

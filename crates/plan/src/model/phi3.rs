@@ -44,7 +44,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>
 
 impl Blueprint for Phi3 {
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
-        let layer = |build: &mut Builder, module| -> Rc<dyn Layer> {
+        let layer = |build: &mut Builder, module, _| -> Rc<dyn Layer> {
             Rc::new(Phi3Layer::new(build, module, shape, self, run.attend))
         };
         let norm = |build: &mut Builder, parent, name| {

@@ -47,8 +47,9 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter]) {
             torch.launch("lerp_.Scalar");
             _col_mean = Some(make("linalg_vector_norm", &without(sizes, 2)));
             torch.launch("lerp_.Scalar");
-            _var_estimate = Some(make("mm", layout));
-            drop(make("mean.dim", &Layout::contiguous(&[1, 1])));
+            let product = if sizes.len() == 2 { "mm" } else { "bmm" };
+            _var_estimate = Some(make(product, layout));
+            drop(make("mean.dim", &without(without(sizes, 1).sizes(), 2)));
         } else {
             _grad_squared = Some(make("mul.Tensor", layout));
             torch.launch("lerp_.Scalar");

@@ -5,6 +5,7 @@
 #[allow(missing_docs)] // torch's own names, shortened
 pub enum Dtype {
     Bool,
+    Int32,
     Int64,
     /// `float16`
     F16,
@@ -22,7 +23,7 @@ impl Dtype {
         match self {
             Dtype::Bool | Dtype::Byte => 1,
             Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::F32 => 4,
+            Dtype::F32 | Dtype::Int32 => 4,
             Dtype::Int64 => 8,
         }
     }
@@ -57,6 +58,7 @@ impl Dtype {
     pub const fn as_str(self) -> &'static str {
         match self {
             Dtype::Bool => "bool",
+            Dtype::Int32 => "int32",
             Dtype::Int64 => "int64",
             Dtype::F16 => "fp16",
             Dtype::Bf16 => "bf16",

@@ -2,6 +2,7 @@
 
 use crate::shared;
 use flate2::read::GzDecoder;
+use peakledger_core::Phase;
 use peakledger_plan::{OpTotal, Step};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -61,19 +62,20 @@ fn every_op_of_the_own_logs() {
 fn check(folder: &Path) -> usize {
     let mut logs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     logs.sort();
-    let (mut compared, mut skipped) = (0, BTreeMap::new());
+    let (mut compared, mut skipped, mut wrong) = (0, BTreeMap::new(), Vec::new());
     for path in logs {
         let log: Value = serde_json::from_reader(GzDecoder::new(File::open(&path).unwrap())).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         match shared::plan_of(&log["job"]) {
             Err(reason) => *skipped.entry(reason).or_default() += 1,
             Ok(plan) => {
-                compare(&name, &plan.ops(Step::Steady), &log["ops"]);
+                wrong.extend(compare(&name, &plan.ops(Step::Steady), &log).err());
                 compared += 1;
             }
         }
     }
     shared::say_skipped("op logs", compared, &skipped);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     compared
 }
 
@@ -81,15 +83,18 @@ fn check(folder: &Path) -> usize {
 #[test]
 fn every_op_of_further_logs() {
     let Some(path) = std::env::var_os("PEAKLEDGER_OPS") else { return };
+    let mut wrong = Vec::new();
     for line in std::fs::read_to_string(path).unwrap().lines() {
         let log: Value = serde_json::from_str(line).unwrap();
         let plan = shared::plan_of(&log["job"]).unwrap();
-        compare(log["id"].as_str().unwrap(), &plan.ops(Step::Steady), &log["ops"]);
+        wrong.extend(compare(log["id"].as_str().unwrap(), &plan.ops(Step::Steady), &log).err());
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn compare(name: &str, planned: &[OpTotal], log: &Value) {
-    let log: Vec<(String, String, String, u64)> = log
+fn compare(name: &str, planned: &[OpTotal], log: &Value) -> Result<(), String> {
+    let held = held_by_tracker(&log["job"]);
+    let log: Vec<(String, String, String, u64)> = log["ops"]
         .as_array()
         .unwrap()
         .iter()
@@ -108,16 +113,29 @@ fn compare(name: &str, planned: &[OpTotal], log: &Value) {
         .collect();
     for (index, row) in planned.iter().enumerate() {
         let Some((phase, module, op, total)) = log.get(index) else {
-            panic!("{name}: {row:?} is not in the log")
+            return Err(format!("{name}: {row:?} is not in the log"));
         };
-        let there = format!("{name} op {index}: log has {phase} {module} {op} {total}, plan has {row:?}");
-        assert_eq!(row.op, op, "{there}");
-        assert_eq!(
-            row.total.get(),
-            *total,
-            "{there}, off by {}",
-            i128::from(row.total.get()) - i128::from(*total)
-        );
+        let off = i128::from(row.total.get()) - i128::from(*total);
+        let routed = row.phase == Phase::Backward && row.module.ends_with(".mlp.gate");
+        if row.op != op || (off != 0 && !(routed && off == -i128::from(held))) {
+            return Err(format!(
+                "{name} op {index}: log has {phase} {module} {op} {total}, plan has {row:?}, off by {off}"
+            ));
+        }
     }
-    assert_eq!(planned.len(), log.len(), "{name}: the log goes on with {:?}", log.get(planned.len()));
+    match log.get(planned.len()) {
+        Some(next) => Err(format!("{name}: the log goes on with {next:?}")),
+        None => Ok(()),
+    }
+}
+
+/// What the tracker itself keeps while backward runs through a router: it waits for the gradients of all inputs of the
+/// experts, so that of the routing weights stays until that of the hidden states is whole. Plain training lets it go (weak
+/// references to its storage are dead when the router's logits get theirs; torch 2.15, transformers 5.24).
+fn held_by_tracker(job: &Value) -> u64 {
+    let number = |value: &Value| value.as_u64().unwrap();
+    let Some(chosen) = job["config"]["num_experts_per_tok"].as_u64() else { return 0 };
+    let is_fp32 = job["config"]["model_type"] == "mixtral" || job["precision"] == "fp32";
+    let width = if is_fp32 { 4 } else { 2 };
+    (number(&job["batch"]) * number(&job["seq"]) * chosen * width).div_ceil(512) * 512
 }

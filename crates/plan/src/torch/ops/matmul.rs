@@ -1,6 +1,7 @@
 //! Matrix products.
 
 use super::output;
+use super::pointwise::to;
 use super::view::{contiguous, reshape};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
@@ -114,5 +115,30 @@ fn bmm(a: Tensor, b: Tensor) -> Tensor {
         let for_b = a.as_ref().map(|_| product(&b_layout));
         let for_a = b.as_ref().map(|_| product(&a_layout));
         smallvec![for_a, for_b]
+    })
+}
+
+/// `torch.nn.functional.grouped_mm(x.to(weight.dtype), weight.transpose(-2, -1), offs=offs)`: each run of rows times the
+/// matrix of its group, weights `[groups, out, in]`. No op of autocast's lists. Saves as `mm` does, and the offsets.
+pub(crate) fn grouped_mm(x: &Tensor, weight: &Tensor, offsets: &Tensor) -> Tensor {
+    let x = &to(x, weight.dtype());
+    let layout = Layout::contiguous(&[x.size(0), weight.size(1)]);
+    let product = || output(x.torch(), "_grouped_mm", layout.clone(), x.dtype());
+    let inputs = [x, weight];
+    if !recorded(x.torch(), &inputs) {
+        return product();
+    }
+    let saved_weight = x.requires_grad().then(|| weight.save());
+    let saved_x = weight.requires_grad().then(|| x.save());
+    let offsets = offsets.save();
+    let (x_layout, weight_layout) = (x.layout().packed(), weight.layout().packed());
+    record(product(), &inputs, move |grad| {
+        let x = saved_x.as_ref().map(|s| s.unpack());
+        let weight = saved_weight.as_ref().map(|s| s.unpack());
+        let _offsets = offsets.unpack();
+        let product = |layout: &Layout| output(grad.torch(), "_grouped_mm", layout.clone(), grad.dtype());
+        let for_weight = x.as_ref().map(|_| product(&weight_layout));
+        let for_x = weight.as_ref().map(|_| product(&x_layout));
+        smallvec![for_x, for_weight]
     })
 }

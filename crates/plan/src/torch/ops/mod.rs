@@ -11,18 +11,20 @@ mod matmul;
 mod norm;
 mod pointwise;
 mod reduce;
+mod routing;
 mod view;
 
 pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
 pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last, embedding};
 pub(crate) use loss::{log_softmax, nll_loss};
-pub(crate) use matmul::{addmm, linear, matmul};
+pub(crate) use matmul::{addmm, grouped_mm, linear, matmul};
 pub(crate) use norm::layer_norm;
 pub(crate) use pointwise::{
-    add, add_scalar, cos, div_scalar, dropout, gelu, gelu_new, mul, mul_scalar, neg, ones_like, pow2, relu,
-    rsqrt, silu, sin, tanh, to, to_copy,
+    add, add_scalar, cos, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new, mul, mul_scalar, neg,
+    ones_like, pow2, relu, rsqrt, silu, sin, tanh, to, to_copy,
 };
-pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum_to};
+pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum, sum_to};
+pub(crate) use routing::{cumsum, floor_divide, histc, index, inverse_permutation, sort, topk};
 pub(crate) use view::{
     cat_last, contiguous, expand_heads, reshape, slice_last, split_last, transpose, unsqueeze,
 };

@@ -57,6 +57,26 @@ pub(crate) fn div_scalar(a: impl Borrow<Tensor>) -> Tensor {
     scaled("div.Tensor", a.borrow())
 }
 
+/// `a /= b` where `a` is no leaf. Saves `b`, and `a` as it was: a copy.
+pub(crate) fn div_in_place(a: Tensor, b: Tensor) -> Tensor {
+    let torch = a.torch().clone();
+    if !recorded(&torch, &[&a, &b]) {
+        torch.launch("div_.Tensor");
+        return a;
+    }
+    let (numerator, denominator) = (unary("clone", &a).save(), b.save());
+    torch.launch("div_.Tensor");
+    record(a.detach(), &[&a, &b], move |grad| {
+        let (numerator, denominator) = (numerator.unpack(), denominator.unpack());
+        let for_denominator = {
+            let ratio = binary("div.Tensor", &numerator, &denominator);
+            let slope = binary("div.Tensor", &ratio, &denominator);
+            mul(neg(grad), &slope)
+        };
+        smallvec![Some(binary("div.Tensor", grad, &denominator)), Some(for_denominator)]
+    })
+}
+
 fn scaled(op: &'static str, a: &Tensor) -> Tensor {
     record(unary(op, a), &[a], move |grad| one(unary(op, grad)))
 }
@@ -130,6 +150,14 @@ pub(crate) fn gelu_new(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
     let half = mul_scalar(a);
     mul(half, add_scalar(tanh(mul_scalar(add(a, mul_scalar(power(a)))))))
+}
+
+/// `FastGELUActivation`: `0.5 * a * (1 + tanh(a * k * (1 + c * a * a)))`.
+pub(crate) fn gelu_fast(a: impl Borrow<Tensor>) -> Tensor {
+    let a = a.borrow();
+    let half = mul_scalar(a);
+    let scaled = mul_scalar(a);
+    mul(half, add_scalar(tanh(mul(scaled, add_scalar(mul(mul_scalar(a), a))))))
 }
 
 /// `torch.tanh(a)`. Saves its result.

@@ -1,10 +1,12 @@
 //! Reductions and softmax.
 
 use super::pointwise::{like, to};
+use super::view::reshape;
 use super::{one, output};
 use crate::torch::autocast::raised;
 use crate::torch::autograd::{record, recorded};
 use crate::torch::{Dtype, Layout, Tensor};
+use smallvec::SmallVec;
 use std::borrow::Borrow;
 
 /// `a.mean(-1, keepdim=True)`. Saves nothing; backward expands the gradient and divides it.
@@ -15,6 +17,26 @@ pub(crate) fn mean_last(a: impl Borrow<Tensor>) -> Tensor {
     record(mean, &[a], move |grad| {
         let expanded = grad.layout().expand(sizes.sizes());
         one(output(grad.torch(), "div.Scalar", expanded.preserved(), grad.dtype()))
+    })
+}
+
+/// `a.sum(dim, keepdim)`, in fp32 under autocast. Saves nothing; backward expands the gradient.
+pub(crate) fn sum(a: impl Borrow<Tensor>, dim: usize, keepdim: bool) -> Tensor {
+    let a = a.borrow();
+    let dtype = if a.torch().autocast_dtype().is_some() { Dtype::F32 } else { a.dtype() };
+    let full = a.layout().packed();
+    let mut kept: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    if let Some(size) = kept.get_mut(dim) {
+        *size = 1;
+    }
+    let mut sizes = kept.clone();
+    if !keepdim && dim < sizes.len() {
+        sizes.remove(dim);
+    }
+    let sum = output(a.torch(), "sum.dim_IntList", Layout::contiguous(&sizes), dtype);
+    record(sum, &[a], move |grad| {
+        let grad = reshape(grad, &kept);
+        one(grad.alias(grad.layout().expand(full.sizes())))
     })
 }
 
