@@ -6,38 +6,60 @@ use crate::problem::{Problem, clipped, quoted};
 use crate::source::Source;
 
 /// Explains text that is not JSON: the byte where it stops being so, the cause and the mend.
-pub(crate) fn syntax(
-    text: &str,
-    at: usize,
-    error: &serde_json::Error,
-) -> (usize, String, Option<&'static str>) {
+pub(crate) fn syntax(text: &str, at: usize, error: &serde_json::Error) -> (usize, String, &'static str) {
     if error.is_eof() {
         let cause = "the file ends in the middle of a value".to_owned();
-        return (at, cause, Some("it may be cut off: copy or write it again"));
+        return (at, cause, "it may be cut off: copy or write it again");
     }
     if let Some((at, cause, mend)) = foreign(text, at) {
-        return (at, cause, Some(mend));
+        return (at, cause, mend);
     }
-    let said = without_place(&error.to_string());
-    let (cause, mend) = match &*said {
-        "trailing characters" => ("more text after the end of the value", Some("keep one value in a file")),
-        "trailing comma" => ("a comma without a value after it", Some("remove the comma")),
+    let (cause, mend) = match &*without_place(error) {
+        "trailing characters" => ("more text after the end of the value", "keep one value in a file"),
+        "trailing comma" => ("a comma without a value after it", "remove the comma"),
         "recursion limit exceeded" => {
-            ("nested deeper than 128 levels", Some("no config or ledger is: check that it is the right file"))
+            ("nested deeper than 128 levels", "no such file nests so deep: check what wrote it")
         }
-        "key must be a string" => ("a key without quotes", Some("put keys into double quotes")),
-        "number out of range" => ("a number that is out of range", Some("numbers go up to 1.8e308")),
+        "key must be a string" => ("a key without quotes", "put keys into double quotes"),
+        "number out of range" => ("a number that is out of range", "numbers go up to 1.8e308"),
+        "invalid number" => (
+            "a number that JSON does not write so",
+            "write digits, none of them a leading zero, as in `0.5`, `-3` or `1e-3`",
+        ),
         "control character (\\u0000-\\u001F) found while parsing a string" => {
-            ("a raw line break or control character in a string", Some("write it as an escape such as `\\n`"))
+            ("a raw line break or control character in a string", "write it as an escape such as `\\n`")
         }
-        said if said.starts_with("expected ") => {
-            let mend = "a comma, a quote or a bracket may be missing here or just before";
-            return (at, format!("not JSON: {said}"), Some(mend));
+        "expected `:`" => NO_COLON,
+        "expected `,` or `]`" => {
+            ("a list goes on without a comma", "put a comma between two entries, or `]` after the last")
         }
-        _ => return (at, format!("not JSON: {said}"), None),
+        "expected `,` or `}`" => {
+            ("an object goes on without a comma", "put a comma between two entries, or `}` after the last")
+        }
+        "expected ident" => (
+            "a word that JSON does not have",
+            "the words are `true`, `false` and `null`; text stands in double quotes",
+        ),
+        "expected value" => (
+            "no value where one belongs",
+            "write a number, text in double quotes, a list, an object, `true`, `false` or `null`",
+        ),
+        "invalid escape" => (
+            "an escape that JSON does not have",
+            "write a backslash as `\\\\`, a line break as `\\n`, any character as `\\u00e9`",
+        ),
+        "unexpected end of hex escape"
+        | "lone leading surrogate in hex escape"
+        | "invalid unicode code point" => (
+            "an escape `\\u…` that is half a character",
+            "write both halves, as in `\\ud83d\\ude00`, or the character itself",
+        ),
+        said => return (at, format!("not JSON: {said}"), "check the file with `python -m json.tool`"),
     };
     (at, cause.to_owned(), mend)
 }
+
+const NO_COLON: (&str, &str) = ("a key without a colon after it", "put `:` between the key and its value");
 
 /// Words of Python and JavaScript that people and their programs leave in JSON.
 fn foreign(text: &str, at: usize) -> Option<(usize, String, &'static str)> {
@@ -69,8 +91,8 @@ fn foreign(text: &str, at: usize) -> Option<(usize, String, &'static str)> {
 }
 
 /// Explains a value that is JSON but not what was asked for.
-pub(crate) fn data(source: &Source, pointer: &str, said: &str) -> Problem {
-    let said = without_place(said);
+pub(crate) fn data(source: &Source, pointer: &str, error: &serde_json::Error) -> Problem {
+    let said = without_place(error);
     if let Some(name) = said.strip_prefix("duplicate field ").map(unquote) {
         return duplicate(source, pointer, name);
     }
@@ -79,17 +101,27 @@ pub(crate) fn data(source: &Source, pointer: &str, said: &str) -> Problem {
         return source.problem_at(pointer, format!("{} is missing", quoted(unquote(rest)))).mend(mend);
     }
     for kind in ["field", "variant"] {
+        // the word is the file's and may hold anything; what is known is ours and comes last
         let unknown = said.strip_prefix(&format!("unknown {kind} "));
-        if let Some((word, known)) = unknown.and_then(|rest| rest.split_once(", ")) {
-            return unknown_word(source, pointer, kind, unquote(word), known);
+        let ends = ["`, expected ", "`, there are no "];
+        let unknown = unknown.and_then(|rest| ends.iter().find_map(|end| rest.rsplit_once(end)));
+        if let Some((word, known)) = unknown {
+            return unknown_word(source, pointer, kind, word.strip_prefix('`').unwrap_or(word), known);
         }
     }
     let kinds = ["invalid type: ", "invalid value: "];
     let wrong = kinds.iter().find_map(|kind| said.strip_prefix(kind));
     match wrong.and_then(|rest| rest.rsplit_once(", expected ")) {
         Some((found, expected)) => wrong_type(source, pointer, found, expected),
-        None => source.problem_at(pointer, said),
+        None => source.problem_at(pointer, said).mend("write a value of the kind that belongs here"),
     }
+}
+
+/// What is wrong with a key that has no colon after it: that, before anything that the key says.
+fn without_colon(source: &Source, key: usize, pointer: &str) -> Option<Problem> {
+    let at = locate::missing_colon(source.text(), key)?;
+    let (cause, mend) = NO_COLON;
+    Some(source.problem(cause).at(source.place_at(at, pointer)).mend(mend))
 }
 
 fn duplicate(source: &Source, pointer: &str, name: &str) -> Problem {
@@ -97,6 +129,9 @@ fn duplicate(source: &Source, pointer: &str, name: &str) -> Problem {
     locate::push_word(&mut whole, name);
     let places = locate::keys(source.text(), pointer, name);
     let cause = format!("the key {} appears twice", quoted(name));
+    if let Some(problem) = places.get(1).and_then(|second| without_colon(source, *second, &whole)) {
+        return problem;
+    }
     match places.as_slice() {
         [first, second, ..] => {
             let (line, column) = locate::line_column(source.text().as_bytes(), *first);
@@ -120,6 +155,9 @@ fn unknown_word(source: &Source, pointer: &str, kind: &str, word: &str, known: &
     if kind == "field" {
         let parent = pointer.rsplit_once('/').map_or("", |(parent, _)| parent);
         let key = locate::keys(source.text(), parent, word).first().copied();
+        if let Some(problem) = key.and_then(|key| without_colon(source, key, pointer)) {
+            return problem;
+        }
         let place = key.map_or_else(|| source.place_of(pointer), |at| source.place_at(at, pointer));
         return source.problem(format!("unknown field {}", quoted(word))).at(place).mend(mend);
     }
@@ -129,7 +167,7 @@ fn unknown_word(source: &Source, pointer: &str, kind: &str, word: &str, known: &
 
 fn wrong_type(source: &Source, pointer: &str, found: &str, expected: &str) -> Problem {
     let subject = field_of(pointer).map_or_else(|| "the value".to_owned(), |field| quoted(&field));
-    let negative = found.contains("`-");
+    let negative = ["integer `-", "floating point `-"].iter().any(|number| found.starts_with(number));
     let number = expected_in_words(expected);
     let size = found.strip_prefix("floating point ").and_then(|number| unquote(number).parse::<f64>().ok());
     if expected == "u64" && size.is_some_and(|size| size >= 18_446_744_073_709_551_616.0) {
@@ -195,10 +233,13 @@ fn field_of(pointer: &str) -> Option<String> {
 }
 
 /// The message without the `at line 3 column 7` that serde_json puts after it.
-fn without_place(said: &str) -> String {
-    said.rfind(" at line ").and_then(|at| said.get(..at)).unwrap_or(said).to_owned()
+fn without_place(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    said.strip_suffix(&place).unwrap_or(&said).to_owned()
 }
 
+/// The word between backticks, of which it may have some itself.
 fn unquote(word: &str) -> &str {
-    word.trim_matches('`')
+    word.strip_prefix('`').and_then(|word| word.strip_suffix('`')).unwrap_or(word)
 }

@@ -1,7 +1,7 @@
 //! Strict JSON into typed values: the fast way where all is well, and a second, slower look where it is not, to name
 //! the place.
 
-use crate::problem::{Problem, quoted};
+use crate::problem::Problem;
 use crate::source::Source;
 use crate::{explain, locate};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -35,7 +35,7 @@ fn locate_error<'a, T: Deserialize<'a>>(source: &'a Source, error: serde_json::E
         Err(error) => (pointer_of(error.path()), error.into_inner()),
     };
     match error.is_data() {
-        true => explain::data(source, &pointer, &error.to_string()),
+        true => explain::data(source, &pointer, &error),
         false => syntax(source, &pointer, &error),
     }
 }
@@ -43,11 +43,7 @@ fn locate_error<'a, T: Deserialize<'a>>(source: &'a Source, error: serde_json::E
 fn syntax(source: &Source, pointer: &str, error: &serde_json::Error) -> Problem {
     let at = locate::offset(source.text(), error.line(), error.column());
     let (at, cause, mend) = explain::syntax(source.text(), at, error);
-    let problem = source.problem(cause).at(source.place_at(at, pointer));
-    match mend {
-        Some(mend) => problem.mend(mend),
-        None => problem,
-    }
+    source.problem(cause).at(source.place_at(at, pointer)).mend(mend)
 }
 
 fn pointer_of(path: &serde_path_to_error::Path) -> String {
@@ -126,7 +122,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut values = Map::new();
         while let Some(key) = object.next_key::<String>()? {
             if values.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("duplicate field {}", quoted(&key))));
+                return Err(A::Error::custom(format_args!("duplicate field `{key}`")));
             }
             let value = object.next_value_seed(UniqueVisitor)?;
             values.insert(key, value);

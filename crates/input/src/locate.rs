@@ -34,16 +34,27 @@ pub(crate) fn keys(text: &str, pointer: &str, name: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut walk = Walk { text, at };
     if walk.take(b'{').is_some() {
-        while let Some((key_at, key)) = walk.key() {
+        while let Some((key_at, key)) = walk.word() {
             if key == name {
                 found.push(key_at);
             }
-            if walk.pass().is_none() || walk.take(b',').is_none() {
+            if walk.take(b':').is_none() || walk.pass().is_none() || walk.take(b',').is_none() {
                 break;
             }
         }
     }
     found
+}
+
+/// Where the colon belongs that the key at this place does not have.
+pub(crate) fn missing_colon(text: &str, key: usize) -> Option<usize> {
+    let mut walk = Walk { text, at: key };
+    walk.string()?;
+    let end = walk.at;
+    match walk.take(b':') {
+        Some(()) => None,
+        None => Some(end),
+    }
 }
 
 /// The words of a JSON pointer, unescaped.
@@ -109,12 +120,17 @@ impl Walk<'_> {
 
     /// Passes a key and its colon; gives the place of the key and its name.
     fn key(&mut self) -> Option<(usize, String)> {
+        let key = self.word()?;
+        self.take(b':')?;
+        Some(key)
+    }
+
+    /// Passes a string; gives its place and what it says.
+    fn word(&mut self) -> Option<(usize, String)> {
         self.space();
         let from = self.at;
         self.string()?;
-        let key = serde_json::from_str(self.text.get(from..self.at)?).ok()?;
-        self.take(b':')?;
-        Some((from, key))
+        Some((from, serde_json::from_str(self.text.get(from..self.at)?).ok()?))
     }
 
     fn string(&mut self) -> Option<()> {

@@ -84,3 +84,33 @@ fn a_config_of_17_mib_is_too_large() {
     let problem = Source::open(file.path(), CONFIG_LIMIT).unwrap_err();
     assert_eq!(problem.cause, "larger than a config may be (16 MiB)");
 }
+
+#[test]
+fn a_repeated_key_is_named_whole_and_placed_whatever_is_in_it() {
+    let long = "k".repeat(200);
+    for key in ["`x`", "a, `b`", " at line 1 column 1", &long] {
+        let said = value(&format!("{{\"{key}\": 1,\n\"{key}\": 2}}")).unwrap_err();
+        assert!(
+            said.starts_with("config.json:2:1 (/") && said.contains("appears twice (first in line 1"),
+            "{said}"
+        );
+        let shown = if key.len() > 80 { "k".repeat(80) + "…" } else { key.to_owned() };
+        assert!(said.contains(&format!("the key `{shown}` appears")), "{said}");
+    }
+}
+
+#[test]
+fn every_fault_has_a_mend() {
+    let text = r#"{"a": [1, -2.5e3, true, null, "é\n\u0041"], "b": {"c": {}}}"#;
+    for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
+        for with in ["\"", "\\", "{", "}", "[", "]", ",", ":", "0", "-", "e", "u", "x", " ", "\u{1}", "é"] {
+            let (head, tail) = text.split_at(at);
+            for changed in [format!("{head}{with}{tail}"), format!("{head}{with}")] {
+                if let Err(said) = value(&changed) {
+                    assert!(said.contains("\n  help: "), "{changed}: {said}");
+                    assert!(!said.contains("not JSON: ") && !said.contains("expected"), "{changed}: {said}");
+                }
+            }
+        }
+    }
+}

@@ -163,6 +163,24 @@ pub(crate) const INVALID: &[Invalid] = invalid! {
         "/states/0", "nothing says when and where", "`residencies`";
     "a sum past 64 bits": concat!("[", r#"{"name": "b", "category": "activation", "size_bytes": 18446744073709551615, "start_phase": "load", "end_phase": "loss", "device": "gpu", "persistent": false},"#,
         state!(r#""size_bytes": 1"#, "loss", "loss", "gpu", ""), "]"), "", "phase `loss` passes 64 bits", "2^64 bytes";
+    // words with what serde's sentences are made of
+    "an unknown field with a comma": r#"[{"a, `b": 1}]"#, "/0/a, `b", "unknown field `a, `b`", "known are `name`, `category`, `persistent`, ";
+    "an unknown field in backticks": r#"[{"`x`": 1}]"#, "/0/`x`", "unknown field ``x``", "known are `name`, ";
+    "an unknown field with serde's words": r#"[{"x`, expected one of `y`": 1}]"#, "/0/x`, expected one of `y`", "expected one of `y``", "known are `name`, ";
+    "an unknown category with a comma": r#"[{"category": "a`, b"}]"#, "/0/category", "unknown category `a`, b`", "known are `parameter`, `master_weight`, ";
+    "text with a minus for a size": size!(r#""size_bytes": "`-""#), "/0/size_bytes", "is the string", "write a whole number";
+    // keys without a colon
+    "an unknown field without a colon": "[\n {\"x-a\": 1,\n  \"byts\" 1}]", "/0/byts", "a key without a colon", "put `:`";
+    "a field without a colon": r#"[{"name" "a"}]"#, "/0", "a key without a colon", "put `:`";
+    "a second field without a colon": r#"[{"name": "a", "name" "b"}]"#, "/0/name", "a key without a colon", "put `:`";
+    // what is no JSON, each in words of its own
+    "no comma in a list": r#"[{"residencies": [{"device": "gpu", "start_phase": "load", "end_phase": "load"} 3]}]"#, "/0/residencies", "a list goes on without a comma", "put a comma";
+    "no comma in an object": r#"[{"name": "a" "b": 1}]"#, "/0", "an object goes on without a comma", "put a comma";
+    "a word": r#"[{"name": nul}]"#, "/0/name", "a word that JSON does not have", "`null`";
+    "no value": r#"[{"name": , "a": 1}]"#, "/0/name", "no value where one belongs", "double quotes";
+    "a bad escape": r#"[{"name": "\q"}]"#, "/0/name", "an escape that JSON does not have", "`\\`";
+    "half a character": r#"[{"name": "\ud800"}]"#, "/0/name", "half a character", "both halves";
+    "a leading zero": r#"[{"size_mb": 01}]"#, "/0/size_mb", "a number that JSON does not write so", "leading zero";
     // what is no ledger
     "a number": "5", "", "not a ledger", "a list of states";
     "two values": "[] []", "", "more text after the end", "one value";

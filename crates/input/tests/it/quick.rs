@@ -68,7 +68,7 @@ fn errors_in_long_lists_have_their_place() {
     for (from, to, says) in [
         ("\"size_bytes\": 29999", "\"size_bytes\": -1", "(/29999/size_bytes): `size_bytes` is negative (-1)"),
         ("tensor 20001\"", "tensor 20002\"", "two states are named `tensor 20002`"),
-        ("tensor 25003\",", "tensor 25003\";", "not JSON"),
+        ("tensor 25003\",", "tensor 25003\";", "goes on without a comma"),
         ("]\n", "", "the file ends in the middle"),
         ("]\n", "] x", "more text after the end"),
     ] {

@@ -47,6 +47,7 @@ fn what_the_reader_refuses_is_invalid_where_a_schema_can_tell() {
         "a phase twice",
         "a sum past 64 bits",
         "an endless timeline",
+        "candidates on a long timeline",
         "a size past 64 bits in MiB",
         "a size past 64 bits",
         "no size but null",
