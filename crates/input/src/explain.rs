@@ -18,7 +18,7 @@ pub(crate) fn syntax(text: &str, at: usize, error: &serde_json::Error) -> (usize
         "trailing characters" => ("more text after the end of the value", "keep one value in a file"),
         "trailing comma" => ("a comma without a value after it", "remove the comma"),
         "recursion limit exceeded" => {
-            ("nested deeper than 128 levels", "no such file nests so deep: check what wrote it")
+            ("nested deeper than 128 levels", "no config or ledger is: check that it is the right file")
         }
         "key must be a string" => ("a key without quotes", "put keys into double quotes"),
         "number out of range" => ("a number that is out of range", "numbers go up to 1.8e308"),

@@ -178,7 +178,7 @@ pub(crate) const INVALID: &[Invalid] = invalid! {
     "no comma in an object": r#"[{"name": "a" "b": 1}]"#, "/0", "an object goes on without a comma", "put a comma";
     "a word": r#"[{"name": nul}]"#, "/0/name", "a word that JSON does not have", "`null`";
     "no value": r#"[{"name": , "a": 1}]"#, "/0/name", "no value where one belongs", "double quotes";
-    "a bad escape": r#"[{"name": "\q"}]"#, "/0/name", "an escape that JSON does not have", "`\\`";
+    "a bad escape": r#"[{"name": "\q"}]"#, "/0/name", "an escape that JSON does not have", "`\\\\`";
     "half a character": r#"[{"name": "\ud800"}]"#, "/0/name", "half a character", "both halves";
     "a leading zero": r#"[{"size_mb": 01}]"#, "/0/size_mb", "a number that JSON does not write so", "leading zero";
     // what is no ledger
