@@ -83,13 +83,17 @@ impl OutputArgs {
             FormatArg::Csv => Format::Csv,
             FormatArg::Markdown => Format::Markdown,
             FormatArg::Html => {
-                let problem = Problem::in_option("--format", "there is no `html` report of this verb");
-                return Err(problem.mend("choose `table`, `json`, `csv` or `markdown`"));
+                let no_report = "there is no `html` report of this verb";
+                return Err(match self.format {
+                    Some(_) => Problem::in_option("--format", no_report)
+                        .mend("choose `table`, `json`, `csv` or `markdown`"),
+                    None => Problem::in_option("--output", no_report)
+                        .mend("name a file that ends in `.json`, `.csv` or `.md`, or add `--format`"),
+                });
             }
         };
         if let Some(path) = file {
-            let inputs: Vec<&Path> = inputs.iter().filter_map(|input| input.path()).collect();
-            output::check_target(path, self.force, &inputs)?;
+            output::check_target("--output", path, self.force, inputs)?;
         }
         Ok(Output {
             format,

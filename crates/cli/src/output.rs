@@ -1,7 +1,7 @@
 //! Where answers go: standard output, or a file that is written whole or not at all.
 
 use crate::args::ListArgs;
-use peakledger_input::Problem;
+use peakledger_input::{Input, Problem, in_plain_words};
 use peakledger_report::{Format, Look, Report};
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -62,7 +62,8 @@ fn to_standard_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> R
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Problem::in_file("standard output", format!("cannot be written: {}", said(&error))))
+            let (cause, mend) = in_plain_words(&error);
+            Err(Problem::in_file("standard output", format!("cannot be written: {cause}")).mend(mend))
         }
         _ => Ok(()), // who closes the pipe has read enough
     }
@@ -74,12 +75,8 @@ pub(crate) fn to_file(
     force: bool,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Problem> {
-    // a link keeps pointing where it points: the file that it leads to is the one to replace
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let folder = match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let target = resolved(path);
+    let folder = folder_of(&target);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".peakledger-");
     #[cfg(unix)]
@@ -92,23 +89,64 @@ pub(crate) fn to_file(
     kept.map(drop).map_err(|kept| cannot_write(path, &kept.error))
 }
 
+/// Where a path leads: a link keeps pointing where it points, and the file that it leads to is the one to write, be it
+/// there yet or not.
+fn resolved(path: &Path) -> PathBuf {
+    /// As many as Linux follows.
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        if let Ok(real) = fs::canonicalize(&path) {
+            return real;
+        }
+        match fs::read_link(&path) {
+            Ok(target) => path = folder_of(&path).join(target), // an absolute target stands alone
+            Err(_) => break,
+        }
+    }
+    path
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Whether two paths lead to one file, which need not exist yet.
 pub(crate) fn same_file(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| {
-        let of_new = || {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            Some(fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?.join(path.file_name()?))
-        };
-        fs::canonicalize(path).ok().or_else(of_new)
+        let path = resolved(path);
+        Some(fs::canonicalize(folder_of(&path)).ok()?.join(path.file_name()?))
     };
     real(one).is_some_and(|one| real(other) == Some(one))
 }
 
+/// Whether standard input is redirected from the file at a path.
+#[cfg(unix)]
+fn is_standard_input(path: &Path) -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    let input = io::stdin().as_fd().try_clone_to_owned().ok().map(fs::File::from);
+    let input = input.and_then(|file| file.metadata().ok());
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    input
+        .filter(fs::Metadata::is_file)
+        .is_some_and(|input| fs::metadata(path).is_ok_and(|found| id(found) == id(input)))
+}
+
+#[cfg(not(unix))]
+fn is_standard_input(_: &Path) -> bool {
+    false // it cannot be told
+}
+
 /// Refuses a file that must not be written, before any work is done for it. The inputs are the files that are read, not
-/// what the user named to have them read.
-pub(crate) fn check_target(path: &Path, force: bool, inputs: &[&Path]) -> Result<(), Problem> {
+/// what the user named to have them read; the option is the one that names the output.
+pub(crate) fn check_target(option: &str, path: &Path, force: bool, inputs: &[&Input]) -> Result<(), Problem> {
     let name = path.to_string_lossy();
-    if inputs.iter().any(|input| same_file(path, input)) {
+    let is_output = |input: &&Input| match input {
+        Input::Stdin => is_standard_input(path),
+        Input::File(input) => same_file(path, input),
+    };
+    if inputs.iter().any(is_output) {
         let problem = Problem::in_file(name, "the output is one of the inputs");
         return Err(problem.mend("write to another file; inputs are never changed"));
     }
@@ -118,10 +156,17 @@ pub(crate) fn check_target(path: &Path, force: bool, inputs: &[&Path]) -> Result
         }
         Ok(found) if !found.is_file() => {
             let problem = Problem::in_file(name, "not a regular file (a device, pipe or socket)");
-            Err(problem.mend("leave `--output` out and redirect standard output"))
+            Err(problem.mend(match option {
+                "--output" => "leave `--output` out and redirect standard output".to_owned(),
+                option => format!("name a file on a disk after `{option}`"),
+            }))
         }
         Ok(_) if !force => {
             Err(Problem::in_file(name, "the file exists").mend("add `--force` to overwrite it"))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot_write(path, &error)),
+        Err(_) if name.ends_with(['/', std::path::MAIN_SEPARATOR]) => {
+            Err(Problem::in_file(name, "the name of a folder, not of a file").mend("name a file in it"))
         }
         _ => Ok(()),
     }
@@ -130,6 +175,9 @@ pub(crate) fn check_target(path: &Path, force: bool, inputs: &[&Path]) -> Result
 fn cannot_write(path: &Path, error: &io::Error) -> Problem {
     let name = path.to_string_lossy();
     match error.kind() {
+        io::ErrorKind::NotFound if folder_of(&resolved(path)).is_dir() => {
+            Problem::in_file(name, "no file can be made in its folder").mend("choose another folder")
+        }
         io::ErrorKind::NotFound => {
             Problem::in_file(name, "its folder does not exist").mend("create the folder first")
         }
@@ -139,11 +187,9 @@ fn cannot_write(path: &Path, error: &io::Error) -> Problem {
         io::ErrorKind::AlreadyExists => {
             Problem::in_file(name, "the file exists").mend("add `--force` to overwrite it")
         }
-        io::ErrorKind::StorageFull => Problem::in_file(name, "the disk is full; nothing was written"),
-        _ => Problem::in_file(name, format!("cannot be written: {}", said(error))),
+        _ => {
+            let (cause, mend) = in_plain_words(error);
+            Problem::in_file(name, format!("nothing was written: {cause}")).mend(mend)
+        }
     }
-}
-
-fn said(error: &io::Error) -> String {
-    error.to_string().to_lowercase()
 }

@@ -32,8 +32,10 @@ mod problem;
 mod record;
 mod source;
 mod stream;
+mod system;
 
 pub use ledger::{open_ledger, read_ledger};
 pub use near::near;
 pub use problem::{Place, Problem, quoted};
 pub use source::{CONFIG_LIMIT, Input, LEDGER_LIMIT, Limit, Source};
+pub use system::in_plain_words;

@@ -3,6 +3,7 @@
 
 use crate::locate;
 use crate::problem::{Place, Problem};
+use crate::system::in_plain_words;
 use peakledger_core::Bytes;
 use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
@@ -205,7 +206,7 @@ impl<'a> Regular<'a> {
         let mut bytes = Vec::new();
         if bytes.try_reserve_exact(size.saturating_add(1)).is_err() {
             let cause = format!("no memory to read {} at once", Bytes::new(self.before.len()));
-            return Err(Problem::in_file(name, cause));
+            return Err(Problem::in_file(name, cause).mend("close other programs, or use a smaller file"));
         }
         let most = self.before.len().saturating_add(1);
         (&mut self.file).take(most).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
@@ -248,14 +249,16 @@ fn cannot_open(path: &Path, name: &str, error: &io::Error) -> Problem {
             Problem::in_file(name, "no permission to read it").mend("change the file's mode, or copy it")
         }
         io::ErrorKind::NotADirectory => {
-            Problem::in_file(name, "no such file: a part of its path is a file, not a folder")
+            let problem = Problem::in_file(name, "no such file: a part of its path is a file, not a folder");
+            problem.mend("check the path; it is relative to the current folder")
         }
         _ => unreadable(name, error),
     }
 }
 
 fn unreadable(name: &str, error: &io::Error) -> Problem {
-    Problem::in_file(name, format!("cannot be read: {}", error.to_string().to_lowercase()))
+    let (cause, mend) = in_plain_words(error);
+    Problem::in_file(name, format!("cannot be read: {cause}")).mend(mend)
 }
 
 /// What a file that is no text of ours is, and what to do about it.
@@ -319,7 +322,12 @@ mod tests {
         let said = |kind: io::ErrorKind| cannot_open(Path::new("x"), "x", &kind.into()).to_string();
         assert!(said(io::ErrorKind::PermissionDenied).starts_with("x: no permission to read it\n  help: "));
         assert!(said(io::ErrorKind::NotFound).starts_with("x: no such file\n  help: "));
-        assert!(said(io::ErrorKind::Other).starts_with("x: cannot be read: "));
+        assert!(
+            said(io::ErrorKind::NotADirectory)
+                .contains("a part of its path is a file, not a folder\n  help: ")
+        );
+        let other = said(io::ErrorKind::Other);
+        assert!(other.starts_with("x: cannot be read: ") && other.contains("\n  help: "), "{other}");
     }
 
     #[test]

@@ -90,8 +90,12 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
 
 /// The files to be written, neither of which is the config that was read nor the other one.
 fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a Path>), Problem> {
-    let config = model.path.clone().map(Input::File);
-    let output = args.output.request(config.as_ref().as_slice())?.listing(&args.list);
+    let config = match Input::of(&args.model) {
+        Input::Stdin => Some(Input::Stdin),
+        Input::File(_) => model.path.clone().map(Input::File),
+    };
+    let config = config.as_ref();
+    let output = args.output.request(config.as_slice())?.listing(&args.list);
     let saved = match &args.save {
         None => return Ok((output, None)),
         Some(Target::File(path)) => path,
@@ -104,7 +108,7 @@ fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a 
         let problem = Problem::in_file(saved.to_string_lossy(), "named by both `--output` and `--save`");
         return Err(problem.mend("name a file of its own for each"));
     }
-    output::check_target(saved, output.force, model.path.as_deref().as_slice())?;
+    output::check_target("--save", saved, output.force, config.as_slice())?;
     Ok((output, Some(saved)))
 }
 

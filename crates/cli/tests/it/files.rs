@@ -15,7 +15,8 @@ fn the_extension_names_the_format() {
     }
     bench.answer("show ledger.json -o b.txt --format csv");
     assert_eq!(bench.read("b.txt"), bench.read("a.csv"), "a format that is named wins");
-    assert!(bench.refusal("show ledger.json -o a.html").contains("no `html` report"));
+    let said = bench.refusal("show ledger.json -o a.html");
+    assert!(said.contains("`--output`: there is no `html` report") && said.contains("`.csv`"), "{said}");
     assert!(
         bench
             .refusal("show ledger.json --format html")
@@ -88,7 +89,32 @@ fn each_output_has_a_file_of_its_own() {
 fn a_failure_leaves_no_file() {
     let bench = Bench::with_sample().file("bad.json", "[");
     bench.refusal("show bad.json -o out.json");
-    assert!(bench.refusal("show ledger.json -o none/out.json").contains("its folder does not exist"));
+    let long = "x".repeat(300);
+    for (target, says) in [
+        ("none/out.json", "its folder does not exist"),
+        ("new/", "the name of a folder, not of a file"),
+        ("ledger.json/out.json", "a part of its path is a file, not a folder"),
+        (&long, "nothing was written: its name is too long"),
+    ] {
+        let said = bench.refusal(&format!("show ledger.json -o {target}"));
+        assert!(said.contains(says) && said.contains("\n  help: "), "{said}");
+        assert!(!said.contains("peakledger-") && !said.contains("os error"), "{said}");
+    }
+    #[cfg(target_os = "linux")]
+    {
+        let said = bench.refusal("show ledger.json -o /proc/x.json");
+        assert!(
+            said.contains("no file can be made in its folder\n  help: ") || said.contains("permission"),
+            "{said}"
+        );
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let ran = bench.command("show ledger.json").stdout(full).output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert!(
+            said.starts_with("error: standard output: cannot be written: the disk is full\n  help: "),
+            "{said}"
+        );
+    }
     std::fs::create_dir(bench.path("folder.json")).unwrap();
     assert!(bench.refusal("show ledger.json -o folder.json --force").contains("a directory"));
     assert_eq!(bench.names(), ["bad.json", "folder.json", "ledger.json"]);
@@ -103,11 +129,59 @@ fn links_and_devices_stay_what_they_are() {
     bench.answer("show ledger.json -o link.json --force");
     assert!(bench.path("link.json").is_symlink());
     assert!(bench.read("target.json").starts_with('{'));
-    assert!(bench.refusal("show ledger.json -o /dev/null --force").contains("not a regular file"));
+    let said = bench.refusal("show ledger.json -o /dev/null --force");
+    assert!(said.contains("not a regular file") && said.contains("leave `--output` out"), "{said}");
+    let said = bench.refusal("plan qwen2.5-0.5b --save /dev/full");
+    assert!(said.contains("not a regular file") && said.contains("after `--save`"), "{said}");
     bench.answer("show ledger.json -o new.json");
     let mode = std::fs::metadata(bench.path("new.json")).unwrap().permissions().mode();
     let plain = std::fs::metadata(bench.path("ledger.json")).unwrap().permissions().mode();
     assert_eq!(mode, plain, "a new file has the mode of any new file");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_file_that_is_not_there_yet_leads_to_it() {
+    let bench = Bench::with_sample();
+    for (link, target) in [("a.json", "b.json"), ("b.json", "c.json"), ("x.json", "none/y.json")] {
+        std::os::unix::fs::symlink(target, bench.path(link)).unwrap();
+    }
+    bench.answer("show ledger.json -o a.json");
+    assert!(bench.path("a.json").is_symlink() && bench.path("b.json").is_symlink());
+    assert!(bench.read("c.json").starts_with('{'), "the file at the end of both");
+    assert!(bench.refusal("show ledger.json -o a.json").contains("the file exists"));
+    assert!(bench.refusal("show ledger.json -o x.json --force").contains("its folder does not exist"));
+    assert!(bench.path("x.json").is_symlink());
+    for link in ["loop.json", "pool.json"] {
+        let other = if link == "loop.json" { "pool.json" } else { "loop.json" };
+        std::os::unix::fs::symlink(other, bench.path(link)).unwrap();
+    }
+    assert!(bench.refusal("show loop.json").contains("its symbolic links lead in a circle\n  help: "));
+    let said = bench.refusal("show ledger.json -o loop.json --force");
+    assert!(said.contains("\n  help: "), "{said}");
+    assert!(bench.path("loop.json").is_symlink(), "nothing takes its place");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_standard_input_comes_from_is_an_input_too() {
+    let config = r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}"#;
+    let bench = Bench::with_sample().file("config.json", config);
+    std::os::unix::fs::symlink("ledger.json", bench.path("link.json")).unwrap();
+    for (arguments, input) in [
+        ("show - -o ledger.json --force", "ledger.json"),
+        ("show - -o link.json --force", "ledger.json"),
+        ("plan - -o config.json --force", "config.json"),
+        ("plan - --save config.json --force", "config.json"),
+    ] {
+        let before = bench.read(input);
+        let stdin = std::fs::File::open(bench.path(input)).unwrap();
+        let ran = bench.command(arguments).stdin(stdin).output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert!(said.contains("the output is one of the inputs"), "{arguments}: {said}");
+        assert_eq!(bench.read(input), before);
+    }
 }
 
 #[test]

@@ -119,3 +119,17 @@ fn many_names_of_one_beginning_are_no_trouble() {
     let out = Bench::new().file("many.json", text).answer("check many.json");
     assert!(out.contains("20000 states") && out.contains("peak 19.53 KiB"), "{out}");
 }
+
+#[test]
+fn many_phases_are_compared_soon() {
+    let phases = |word: &str| -> String {
+        let phases =
+            (0..50_000).map(|i| format!(r#"{{"phase": "{word}{i}"}}"#)).collect::<Vec<_>>().join(",");
+        format!(r#"{{"schema_version": 1, "timeline": [{phases}], "states": []}}"#)
+    };
+    let bench = Bench::new().file("a.json", phases("a")).file("b.json", phases("b"));
+    let started = Instant::now();
+    let out = bench.answer("compare a.json b=b.json --format json");
+    assert!(out.contains("\"a0\"") && out.contains("\"b49999\""));
+    assert!(started.elapsed() < Duration::from_secs(20), "each phase was looked for among all others");
+}
