@@ -16,6 +16,7 @@ mod markdown;
 mod plan;
 mod show;
 mod table;
+mod verdict;
 
 pub use check::CheckReport;
 pub use compare::{Candidate, CompareReport};

@@ -5,10 +5,10 @@ mod candidates;
 mod json;
 mod rows;
 
-use crate::figures::{and_more, percent, spare_or_short};
+use crate::figures::{and_more, percent};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, Report, csv_table, markdown, write_json};
+use crate::{Look, Report, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_core::{Bytes, Category};
 use peakledger_plan::catalogue::Card;
@@ -57,15 +57,7 @@ impl PlanReport<'_> {
     /// The verdict in a sentence.
     fn verdict_line(&self) -> Option<String> {
         let (card, verdict) = (self.card?, self.verdict_of(self.plan)?);
-        let (device, context) =
-            (self.plan.device_peak_in(self.step).phase.device_peak, Verdict::outside(Some(card)));
-        let answer = if verdict.fits() { "fits" } else { "does not fit" };
-        let headroom = spare_or_short(verdict.headroom());
-        let name = card.full_name.as_deref().unwrap_or(&card.name);
-        Some(format!(
-            "{answer}: {headroom} on {name} ({device} at the device peak and {context} of CUDA context, of {})",
-            card.total
-        ))
+        Some(verdict::sentence(card, verdict, self.plan.device_peak_in(self.step).phase.device_peak))
     }
 
     fn device_line(&self) -> String {
@@ -94,7 +86,7 @@ impl Report for PlanReport<'_> {
         }
         text(out, look.faint(), &format!("{}: {parameters}", look.name(self.name)))?;
         writeln!(out)?;
-        self.assumed(out, look)?;
+        assumptions(self.plan, out, look)?;
         writeln!(out)?;
         self.phases(look).write(out, look)?;
         writeln!(out)?;
@@ -201,14 +193,6 @@ impl Report for PlanReport<'_> {
 }
 
 impl PlanReport<'_> {
-    fn assumed(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
-        for assumption in self.plan.assumptions() {
-            let label = format!("{:<11}", assumption.topic);
-            entry(out, look, look.faint(), &label, &look.text(&assumption.value))?;
-        }
-        Ok(())
-    }
-
     /// The phases with the peaks of both steps side by side; the bar is the step's that holds the peak.
     fn phases(&self, look: &Look) -> Table {
         let peak = self.peak();
@@ -267,6 +251,15 @@ impl PlanReport<'_> {
     }
 }
 
+/// What is assumed, a line for each topic.
+pub(crate) fn assumptions(plan: &Plan, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+    for assumption in plan.assumptions() {
+        let label = format!("{:<11}", assumption.topic);
+        entry(out, look, look.faint(), &label, &look.text(&assumption.value))?;
+    }
+    Ok(())
+}
+
 /// What is said of the contributors that are not listed.
 fn more(contributors: &[Contributor], shown: usize) -> Option<String> {
     let rest = contributors.get(shown..)?;
@@ -275,7 +268,7 @@ fn more(contributors: &[Contributor], shown: usize) -> Option<String> {
 }
 
 /// A number with a comma every three digits.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
