@@ -8,6 +8,7 @@
 mod args;
 mod output;
 mod step_args;
+mod usage;
 mod verbs;
 
 use clap::Parser;
@@ -33,7 +34,11 @@ pub(crate) enum Answer {
 }
 
 fn main() -> ExitCode {
-    match verbs::run(Cli::parse().verb) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::answer(&error),
+    };
+    match verbs::run(cli.verb) {
         Ok(Answer::Given) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(1),
         Err(problem) => {

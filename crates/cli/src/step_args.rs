@@ -1,7 +1,8 @@
 //! The options of a training step: what `plan` takes, and what each of its candidates may change.
 
+use crate::usage;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
-use peakledger_input::Problem;
+use peakledger_input::{Place, Problem};
 use peakledger_plan::Dtype;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
@@ -14,13 +15,13 @@ use std::str::FromStr;
 #[command(next_help_heading = "Step")]
 pub(crate) struct StepArgs {
     /// Sequences in a micro-batch [default: 1]
-    #[arg(long, visible_alias = "batch", value_name = "N")]
+    #[arg(long, visible_alias = "batch", value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
     micro_batch_size: Option<u64>,
     /// Tokens in a sequence [default: 2048, or the model's limit if smaller]
-    #[arg(long, visible_alias = "seq", value_name = "N")]
+    #[arg(long, visible_alias = "seq", value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
     seq_len: Option<u64>,
     /// Micro-batches in a step [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     gradient_accumulation_steps: Option<u32>,
     /// Types of weights and compute; *-mixed is fp32 weights under autocast [default: bf16-mixed]
     #[arg(long, value_enum, value_name = "TYPE")]
@@ -32,7 +33,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_enum, value_name = "KIND")]
     optimizer_impl: Option<OptimizerImplArg>,
     /// The momentum of SGD; 0 keeps no buffer [default: 0]
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = usage::momentum)]
     momentum: Option<f64>,
     /// How attention is computed [default: sdpa]
     #[arg(long, value_enum, value_name = "KIND")]
@@ -192,6 +193,9 @@ impl FromStr for LoraArg {
 pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, StepArgs), Problem> {
     let wrong = |cause: String, mend: &str| Problem::in_option("--candidate", cause).mend(mend);
     let example = "write it as --candidate \"recompute: --recompute full\"";
+    if text.trim().is_empty() {
+        return Err(wrong("an empty candidate".to_owned(), example));
+    }
     let Some((name, options)) = text.split_once(':').map(|(name, options)| (name.trim(), options)) else {
         let cause = format!("{} has no name", peakledger_input::quoted(text));
         return Err(wrong(cause, example));
@@ -199,7 +203,8 @@ pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, Step
     if name.is_empty() {
         return Err(wrong("a candidate without a name".to_owned(), example));
     }
-    let command = StepArgs::augment_args_for_update(Command::new("--candidate").no_binary_name(true));
+    let command = Command::new("--candidate").no_binary_name(true).disable_help_flag(true);
+    let command = StepArgs::augment_args_for_update(command);
     let parsed = command.try_get_matches_from(options.split_whitespace());
     let mut step = baseline.clone();
     let updated = parsed.and_then(|matches| {
@@ -211,6 +216,9 @@ pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, Step
     match updated {
         Ok(()) => Ok((name.to_owned(), step)),
         Err(error) => {
+            if let Some(problem) = usage::explained(&error) {
+                return Err(of_candidate(name, baseline, problem));
+            }
             let said = error.to_string();
             let first = said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
             Err(wrong(
@@ -222,7 +230,13 @@ pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, Step
 }
 
 /// What is wrong with the step of a candidate, said of the candidate.
-pub(crate) fn of_candidate(name: &str, mut problem: Problem) -> Problem {
-    let mend = problem.mend.take().unwrap_or_else(|| "check its options".to_owned());
+pub(crate) fn of_candidate(name: &str, baseline: &StepArgs, mut problem: Problem) -> Problem {
+    let mend = match (problem.mend.take(), &problem.place) {
+        // a candidate cannot leave out what it has from the baseline
+        (Some(_), Some(Place::Option(option))) if option == "--momentum" && baseline.momentum.is_some() => {
+            "the baseline's momentum holds for it too: add `--momentum 0` to the candidate".to_owned()
+        }
+        (mend, _) => mend.unwrap_or_else(|| "check its options".to_owned()),
+    };
     Problem::in_option("--candidate", format!("{}: {problem}", peakledger_input::quoted(name))).mend(mend)
 }

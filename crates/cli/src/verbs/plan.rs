@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             let cause = format!("two candidates are named {}", peakledger_input::quoted(&name));
             return Err(Problem::in_option("--candidate", cause).mend("give each a name of its own"));
         }
-        let planned = run(&step).map_err(|problem| of_candidate(&name, problem))?;
+        let planned = run(&step).map_err(|problem| of_candidate(&name, &args.step, problem))?;
         candidates.push((name, planned));
     }
     let step = match args.shown {

@@ -11,3 +11,4 @@ mod list;
 mod plan;
 mod readme;
 mod support;
+mod usage;
