@@ -135,7 +135,7 @@ impl StepArgs {
             grad_scaler: precision == Precision::Fp16Mixed,
             clip_grad_norm: self.clip_grad_norm.unwrap_or(default.clip_grad_norm),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
-            before_sm80: card.is_some_and(Card::is_before_sm80),
+            capability: card.and_then(|card| card.capability),
         })
     }
 }

@@ -54,6 +54,7 @@ impl<'a> Names<'a> {
     fn of(&mut self, stored: &Stored) -> String {
         match stored.role {
             Role::Input { name, micro_batch } => format!("{name}.{micro_batch}"),
+            Role::Kernel { name } => self.numbered(stored.module, name),
             Role::Of { parameter, state } => {
                 let name = self.tape.parameters.get(parameter as usize).copied();
                 let Some(parameter) = name else { return String::new() };
@@ -65,18 +66,22 @@ impl<'a> Names<'a> {
             }
             Role::Output => {
                 let op = self.tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
-                let given = self.given.entry((stored.module, op)).or_insert(0);
-                *given += 1;
-                let number = *given;
-                let path = match self.path(stored.module) {
-                    "" => "step",
-                    path => path,
-                };
-                match number {
-                    1 => format!("{path}: {op}"),
-                    number => format!("{path}: {op} #{number}"),
-                }
+                self.numbered(stored.module, op)
             }
+        }
+    }
+
+    fn numbered(&mut self, module: ModuleId, what: &'static str) -> String {
+        let given = self.given.entry((module, what)).or_insert(0);
+        *given += 1;
+        let number = *given;
+        let path = match self.path(module) {
+            "" => "step",
+            path => path,
+        };
+        match number {
+            1 => format!("{path}: {what}"),
+            number => format!("{path}: {what} #{number}"),
         }
     }
 }

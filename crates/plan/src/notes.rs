@@ -5,7 +5,9 @@ use crate::options::{
     Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Precision, Recompute,
 };
 use crate::plan::Plan;
+use crate::torch::kernel::cublas_workspace;
 use crate::torch::ops::SdpaKernel;
+use peakledger_core::Bytes;
 
 /// One thing that is taken for granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +29,7 @@ impl Plan {
             ("optimizer", self.optimizer()),
             ("recompute", self.recompute()),
             ("loop", self.training_loop()),
+            ("kernels", self.kernels()),
         ];
         if self.architecture.shape.routed {
             let experts = "grouped_mm, transformers' default: rows sorted by expert, so it is the same however evenly \
@@ -42,11 +45,25 @@ impl Plan {
 
     /// What the figures leave out.
     pub fn not_counted(&self) -> Vec<&'static str> {
-        vec![
-            "what kernels allocate inside themselves (attention and softmax backward, cuBLAS workspaces): device figures are \
-             the op-level ones and the batch",
-            "what the caching allocator reserves beyond what it hands out (fragmentation, whole segments)",
-        ]
+        let mut list = vec![
+            "the little that other kernels allocate inside themselves (sorting, reductions, cuBLASLt)",
+            "what the caching allocator adds to a request (it leaves up to 1 MiB of a large block unsplit) and what it \
+             reserves beyond that (fragmentation, whole segments)",
+        ];
+        if self.options.lora.is_some() {
+            list.push(
+                "the last hidden states while the loss is computed, which a model that is passed the labels still holds",
+            );
+        }
+        list
+    }
+
+    fn kernels(&self) -> String {
+        let workspace = Bytes::new(cublas_workspace(self.options.capability));
+        format!(
+            "at device level: two cuBLAS workspaces of {workspace}, for the loop's thread and autograd's, and what the \
+             backward kernels of attention, softmax and embedding allocate for themselves"
+        )
     }
 
     fn model(&self) -> String {

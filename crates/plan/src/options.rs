@@ -34,8 +34,8 @@ pub struct Options {
     pub clip_grad_norm: bool,
     /// How long the loop keeps the model's output.
     pub hold_outputs: HoldOutputs,
-    /// Whether the card is older than sm80 and so has no flash attention.
-    pub before_sm80: bool,
+    /// The card's compute capability; without one, sm80 is assumed.
+    pub capability: Option<(u8, u8)>,
 }
 
 impl Default for Options {
@@ -55,7 +55,7 @@ impl Default for Options {
             grad_scaler: false,
             clip_grad_norm: false,
             hold_outputs: HoldOutputs::No,
-            before_sm80: false,
+            capability: None,
         }
     }
 }

@@ -71,7 +71,7 @@ pub struct PlannedPhase {
     pub end: Bytes,
     /// The peak by category.
     pub by_category: ByCategory,
-    /// The largest device-level total: with the batch.
+    /// The largest device-level total: with the batch and the memory inside kernels.
     pub device_peak: Bytes,
     /// The op at the peak, by torch's name.
     pub op: &'static str,

@@ -8,7 +8,7 @@ use crate::model::{Attend, Model, Run, causal_lm_loss};
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
 use crate::options::{HoldOutputs, OptimizerImpl, Options, Recompute};
-use crate::torch::autograd::backward;
+use crate::torch::autograd::{Leaf, backward};
 use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::{Category, Detail, Phase};
@@ -30,7 +30,8 @@ pub(crate) struct Outcome {
 /// Names the target of an adapter that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
-    let torch = Torch::new(usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20));
+    let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
+    let torch = Torch::new(ops, options.capability);
     let mut build = Builder::new(torch.clone(), options.precision.weights(), options.lora.clone());
     let checkpointed = options.recompute == Recompute::Full;
     // a checkpoint needs something to ask its input for a gradient (`enable_input_require_grads`)
@@ -85,6 +86,12 @@ impl Batch {
     }
 }
 
+/// What a loop that keeps the model's output keeps: the logits, and by their graph the leaves with their gradients.
+struct Output {
+    _logits: Tensor,
+    _leaves: Vec<(Tensor, Rc<Leaf>)>,
+}
+
 /// The training loop.
 struct Loop<'a> {
     torch: Rc<Torch>,
@@ -131,18 +138,20 @@ impl Loop<'_> {
         optimizer.step(&self.trained);
     }
 
-    fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Tensor>) {
+    fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Output>) {
         let torch = &self.torch;
         let begin = |phase| torch.begin(phase, Some(micro_batch));
         let (loss, output) = torch.autocast(self.options.precision.autocast(), || {
             begin(Phase::Forward);
             let logits = self.model.forward(&batch.input_ids);
+            let leaves = torch.leaves.take();
             *held = None; // a loop that keeps its output overwrites it here
             torch.end();
             begin(Phase::Loss);
             let loss =
                 torch.inside(self.loss_module, || causal_lm_loss(&logits, &batch.labels, self.batches.len()));
-            let output = (self.options.hold_outputs != HoldOutputs::No).then_some(logits);
+            let output = Output { _logits: logits, _leaves: leaves };
+            let output = (self.options.hold_outputs != HoldOutputs::No).then_some(output);
             let loss = match &self.scaler {
                 Some(scaler) => torch.inside(self.optimizer_module, || scaler.scale(&loss)),
                 None => loss,

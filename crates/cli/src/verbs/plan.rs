@@ -124,7 +124,7 @@ fn save(path: &Path, force: bool, plan: &Plan, step: Step, model: &str) -> Resul
     let ledger = plan.ledger(step).map_err(|error| Problem::anywhere(error.to_string()))?;
     let ops: Vec<String> = plan.step(step).phases.iter().map(PlannedPhase::place).collect();
     let note = format!(
-        "peakledger plan {model}, the {} step at device level: what the dispatcher hands out, and the batch",
+        "peakledger plan {model}, the {} step at device level: what the dispatcher hands out, the batch and kernel memory",
         step.as_str()
     );
     let document =

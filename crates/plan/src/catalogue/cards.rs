@@ -26,13 +26,6 @@ pub struct Card {
 /// (pytorch/pytorch#107667).
 pub const CUDA_CONTEXT: Bytes = Bytes::new(300_000_000);
 
-impl Card {
-    /// Whether flash attention does not run on it.
-    pub fn is_before_sm80(&self) -> bool {
-        self.capability.is_some_and(|capability| capability < (8, 0))
-    }
-}
-
 /// An entry of `gpus.json`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,7 +132,7 @@ mod tests {
     fn amounts_and_slips() {
         assert_eq!(card("80GiB").unwrap().total, Bytes::new(80 << 30));
         assert_eq!(card("RTX 4090").unwrap().name, "rtx-4090");
-        assert!(card("t4").unwrap().is_before_sm80() && !card("24gb").unwrap().is_before_sm80());
+        assert_eq!((card("t4").unwrap().capability, card("24gb").unwrap().capability), (Some((7, 5)), None));
         assert!(card("h10").unwrap_err().to_string().contains("did you mean"));
         for bad in ["0GiB", "80 QiB", "", "99999999999999999999GiB", "1.2.3GiB"] {
             assert!(card(bad).is_err(), "{bad}");

@@ -26,7 +26,10 @@ impl Attend {
         let half = options.precision.autocast().unwrap_or(options.precision.weights()).is_half();
         let grouped = shape.num_key_value_heads != shape.num_attention_heads;
         let expand_kv = grouped && (options.expand_kv || shape.head_dim > MOST_FLASH_WIDTH);
-        let kernel = if half && !options.before_sm80 && shape.head_dim <= MOST_FLASH_WIDTH {
+        let kernel = if half
+            && options.capability.is_none_or(|capability| capability >= (8, 0))
+            && shape.head_dim <= MOST_FLASH_WIDTH
+        {
             SdpaKernel::Flash
         } else if !grouped || expand_kv {
             SdpaKernel::MemoryEfficient

@@ -81,8 +81,9 @@ impl Run {
         if !self.input_grads {
             return embedded;
         }
-        let leaf = Leaf { parameter: None, grad: RefCell::new(None) };
-        embedded.with_edge(Some(Edge::leaf(Rc::new(leaf), module)))
+        let leaf = Rc::new(Leaf { parameter: None, grad: RefCell::new(None) });
+        embedded.torch().leaves.borrow_mut().push((embedded.detach(), leaf.clone()));
+        embedded.with_edge(Some(Edge::leaf(leaf, module)))
     }
 }
 
@@ -95,7 +96,7 @@ pub(crate) trait Model {
 impl Architecture {
     /// How many parameters the model has: it is built, but not run.
     pub fn parameters(&self) -> u64 {
-        let mut build = Builder::new(Torch::new(0), Dtype::F32, None);
+        let mut build = Builder::new(Torch::new(0, None), Dtype::F32, None);
         let run = Run { attend: Attend::Eager, checkpointed: false, input_grads: false };
         let _model = self.blueprint.build(&mut build, &self.shape, run);
         count(&build.parameters)

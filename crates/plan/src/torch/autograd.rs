@@ -154,6 +154,7 @@ fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Nod
 pub(crate) fn backward(loss: &Tensor) {
     let Some(root) = loss.edge().cloned() else { return };
     let torch = loss.torch().clone();
+    torch.in_backward.set(true);
     torch.without_grad(|| {
         count_dependencies(&root.node);
         let mut ready = BinaryHeap::new();
@@ -164,6 +165,7 @@ pub(crate) fn backward(loss: &Tensor) {
             torch.inside(node.module, || run(&node, &mut ready));
         }
     });
+    torch.in_backward.set(false);
 }
 
 /// A node that may run; later nodes are greater.

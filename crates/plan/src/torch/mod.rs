@@ -9,6 +9,7 @@ pub(crate) mod autocast;
 pub(crate) mod autograd;
 pub(crate) mod checkpoint;
 mod dtype;
+pub(crate) mod kernel;
 mod layout;
 pub(crate) mod ops;
 pub(crate) mod tape;
@@ -20,7 +21,7 @@ pub(crate) use tape::{ModuleId, Tape};
 pub(crate) use tensor::{Saved, Tensor};
 
 use autocast::Autocast;
-use autograd::SavedTensorHooks;
+use autograd::{Leaf, SavedTensorHooks};
 use peakledger_core::{Category, Detail, Phase};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -37,6 +38,13 @@ pub(crate) struct Torch {
     /// leaves it by an exception.
     pub(crate) halted: Cell<bool>,
     pub(crate) autocast: RefCell<Option<Autocast>>,
+    /// Whether autograd's thread runs, not the loop's.
+    in_backward: Cell<bool>,
+    /// What cuBLAS gets as a workspace, and whether it has it: in the loop's thread, in autograd's.
+    cublas_workspace: u64,
+    cublas: (Cell<bool>, Cell<bool>),
+    /// Leaves that are no parameters, made in this forward pass. The graph keeps them as long as its output lives.
+    pub(crate) leaves: RefCell<Vec<(Tensor, Rc<Leaf>)>>,
     hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
     sequence: Cell<u32>,
 }
@@ -45,8 +53,8 @@ const ACTIVATION: (Category, Option<Detail>) = (Category::Activation, None);
 const TEMPORARY: (Category, Option<Detail>) = (Category::Workspace, Some(Detail::Temporary));
 
 impl Torch {
-    /// A session with room for about so many ops.
-    pub(crate) fn new(ops: usize) -> Rc<Torch> {
+    /// A session with room for about so many ops, on a card of that compute capability.
+    pub(crate) fn new(ops: usize, capability: Option<(u8, u8)>) -> Rc<Torch> {
         let root = Module { parent: None, name: ModuleName::Word("") };
         let (stored, ran) = (Vec::with_capacity(ops), Vec::with_capacity(ops));
         Rc::new(Torch {
@@ -56,6 +64,10 @@ impl Torch {
             purpose: Cell::new(ACTIVATION),
             halted: Cell::new(false),
             autocast: RefCell::new(None),
+            in_backward: Cell::new(false),
+            cublas_workspace: kernel::cublas_workspace(capability),
+            cublas: (Cell::new(false), Cell::new(false)),
+            leaves: RefCell::new(Vec::new()),
             hooks: RefCell::new(Vec::new()),
             sequence: Cell::new(0),
         })

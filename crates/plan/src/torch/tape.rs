@@ -39,6 +39,8 @@ pub(crate) enum Role {
     Of { parameter: u32, state: &'static str },
     /// What this op put out.
     Output,
+    /// What a kernel took and kept.
+    Kernel { name: &'static str },
     /// A tensor of the batch.
     Input { name: &'static str, micro_batch: u32 },
 }

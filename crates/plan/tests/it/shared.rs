@@ -94,7 +94,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         recompute: if job["checkpoint"] == true { Recompute::Full } else { Recompute::None },
         clip_grad_norm: !job["clip"].is_null(),
         hold_outputs: if job["drop_logits"] == true { HoldOutputs::No } else { HoldOutputs::Backward },
-        before_sm80: memory_efficient || text("sdpa_kernel") == "math",
+        capability: (memory_efficient || text("sdpa_kernel") == "math").then_some((7, 5)),
     };
     plan(architecture, options).map_err(|p| p.to_string())
 }

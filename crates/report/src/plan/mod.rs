@@ -62,7 +62,11 @@ impl PlanReport<'_> {
 
     fn device_line(&self) -> String {
         let at = self.plan.device_peak_in(self.step);
-        format!("device peak {} with the batch, {}", at.phase.device_peak, self.whereabouts(at))
+        format!(
+            "device peak {} with the batch and kernel memory, {}",
+            at.phase.device_peak,
+            self.whereabouts(at)
+        )
     }
 }
 
@@ -109,7 +113,7 @@ impl Report for PlanReport<'_> {
         write_json(out, &json::PlanJson::of(self))
     }
 
-    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let mut titles = vec!["step", "phase", "micro_batch", "peak_bytes", "end_bytes", "device_peak_bytes"];
         titles.extend(Category::ALL.map(Category::as_str));
         titles.extend(["is_peak", "module", "op"]);
@@ -130,7 +134,7 @@ impl Report for PlanReport<'_> {
                 row
             })
         });
-        csv_table::write(out, &titles, rows)
+        csv_table::write(out, look, &titles, rows)
     }
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {

@@ -7,7 +7,7 @@ use super::view::{constant_pad, expand_heads, reshape, slice_last, transpose};
 use super::{add, additive_mask, constant_pad_last, dropout, output, to};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
-use crate::torch::{Dtype, Layout, Tensor, Torch};
+use crate::torch::{Dtype, Layout, Tensor, Torch, kernel};
 use std::rc::Rc;
 
 /// Which kernel runs.
@@ -71,18 +71,22 @@ struct Fused {
     backward: &'static str,
     /// Bytes of the random generator's seed and offset.
     seeds: [u64; 2],
+    /// What the backward kernel allocates for itself, of queries and keys.
+    scratch: fn(&Tensor, &Tensor) -> Vec<Tensor>,
 }
 
 const FLASH: Fused = Fused {
     forward: "_scaled_dot_product_flash_attention",
     backward: "_scaled_dot_product_flash_attention_backward",
     seeds: [16, 8],
+    scratch: kernel::flash_backward,
 };
 
 const EFFICIENT: Fused = Fused {
     forward: "_scaled_dot_product_efficient_attention",
     backward: "_scaled_dot_product_efficient_attention_backward",
     seeds: [8, 8],
+    scratch: kernel::memory_efficient_backward,
 };
 
 /// A kernel that keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op. The output lies as
@@ -106,10 +110,12 @@ fn fused(
     let outputs = [attended.save(), lse.save()];
     let seeds = seeds.map(|seed| seed.save());
     record(attended, &inputs, move |grad| {
-        let _inputs = (saved.0.each_ref().map(|s| s.unpack()), saved.1.as_ref().map(|s| s.unpack()));
+        let ([q, k, _v], _bias) =
+            (saved.0.each_ref().map(|s| s.unpack()), saved.1.as_ref().map(|s| s.unpack()));
         let _outputs = outputs.each_ref().map(|s| s.unpack());
         let _seeds = seeds.each_ref().map(|s| s.unpack());
         grad.torch().launch(kernel.backward);
+        let _scratch = (kernel.scratch)(&q, &k);
         layouts.iter().map(|layout| Some(grad.torch().empty(layout.clone(), grad.dtype()))).collect()
     })
 }

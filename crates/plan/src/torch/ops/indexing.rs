@@ -3,7 +3,7 @@
 use super::pointwise::like;
 use super::{one, output};
 use crate::torch::autograd::{record, recorded};
-use crate::torch::{Dtype, Layout, Tensor, Torch};
+use crate::torch::{Dtype, Layout, Tensor, Torch, kernel};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -18,8 +18,10 @@ pub(crate) fn embedding(ids: &Tensor, weight: &Tensor) -> Tensor {
     let saved = ids.save();
     let rows = output(weight.torch(), "embedding", Layout::contiguous(&sizes), weight.dtype());
     record(rows, &[weight], move |grad| {
-        let _ids = saved.unpack();
-        one(output(grad.torch(), "embedding_dense_backward", table.clone(), grad.dtype()))
+        let ids = saved.unpack();
+        let for_table = output(grad.torch(), "embedding_dense_backward", table.clone(), grad.dtype());
+        let _scratch = kernel::embedding_backward(grad, ids.layout().numel(), [table.size(0), table.size(1)]);
+        one(for_table)
     })
 }
 

@@ -5,9 +5,17 @@ use super::pointwise::to;
 use super::view::{contiguous, reshape};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
-use crate::torch::{Layout, Tensor};
+use crate::torch::{Dtype, Layout, Tensor, Torch};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
+use std::rc::Rc;
+
+/// A product by cuBLAS.
+fn gemm(torch: &Rc<Torch>, op: &'static str, layout: Layout, dtype: Dtype) -> Tensor {
+    torch.launch(op);
+    torch.cublas();
+    torch.empty(layout, dtype)
+}
 
 /// `F.linear(x, weight, bias)` over the last dimension of `x`: one `mm` (or `addmm`) of the rows. Saves the input for the
 /// weight's gradient and the weight for the input's. `weight` is `[out, in]`.
@@ -25,7 +33,7 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
         Some(_) => ("addmm", reshape(&x, &[x.layout().numel() / x.size(-1).max(1), x.size(-1)])),
         None => ("mm", x),
     };
-    let product = || output(x.torch(), op, Layout::contiguous(&sizes), x.dtype());
+    let product = || gemm(x.torch(), op, Layout::contiguous(&sizes), x.dtype());
     let inputs: SmallVec<[&Tensor; 3]> = [&x, &weight].into_iter().chain(&bias).collect();
     if !recorded(x.torch(), &inputs) {
         return product();
@@ -39,7 +47,7 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
         let x = saved_x.as_ref().map(|s| s.unpack());
         let weight = saved_weight.as_ref().map(|s| s.unpack());
         let rows = contiguous(grad);
-        let product = |layout: &Layout| output(rows.torch(), "mm", layout.clone(), rows.dtype());
+        let product = |layout: &Layout| gemm(rows.torch(), "mm", layout.clone(), rows.dtype());
         let for_weight = || x.as_ref().map(|_| product(&weight_layout));
         let for_x = || weight.as_ref().map(|_| product(&x_layout));
         match has_bias {
@@ -62,7 +70,7 @@ pub(crate) fn addmm(bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
         *last = weight.size(1);
     }
     let flat = [rows.size(0), weight.size(1)];
-    let product = || output(rows.torch(), "addmm", Layout::contiguous(&flat), rows.dtype());
+    let product = || gemm(rows.torch(), "addmm", Layout::contiguous(&flat), rows.dtype());
     let inputs = [&bias, &rows, &weight];
     if !recorded(x.torch(), &inputs) {
         return reshape(product(), &sizes);
@@ -74,7 +82,7 @@ pub(crate) fn addmm(bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
     let product = record(product(), &inputs, move |grad| {
         let _rows = saved_rows.as_ref().map(|s| s.unpack());
         let _weight = saved_weight.as_ref().map(|s| s.unpack());
-        let product = |layout: &Layout| output(grad.torch(), "mm", layout.clone(), grad.dtype());
+        let product = |layout: &Layout| gemm(grad.torch(), "mm", layout.clone(), grad.dtype());
         let for_rows = saved_weight.as_ref().map(|_| product(&row_layout));
         let for_weight = saved_rows.as_ref().map(|_| product(&weight_layout));
         smallvec![bias_needs.then(|| grad.clone()), for_rows, for_weight]
@@ -104,14 +112,14 @@ fn bmm(a: Tensor, b: Tensor) -> Tensor {
     let layout = Layout::contiguous(&[a.size(0), a.size(1), b.size(2)]);
     let dtype = a.dtype();
     if !recorded(a.torch(), &[&a, &b]) {
-        return output(a.torch(), "bmm", layout, dtype);
+        return gemm(a.torch(), "bmm", layout, dtype);
     }
     let saved_b = a.requires_grad().then(|| b.save());
     let saved_a = b.requires_grad().then(|| a.save());
     let (a_layout, b_layout) = (a.layout().packed(), b.layout().packed());
-    record(output(a.torch(), "bmm", layout, dtype), &[&a, &b], move |grad| {
+    record(gemm(a.torch(), "bmm", layout, dtype), &[&a, &b], move |grad| {
         let (a, b) = (saved_a.as_ref().map(|s| s.unpack()), saved_b.as_ref().map(|s| s.unpack()));
-        let product = |layout: &Layout| output(grad.torch(), "bmm", layout.clone(), grad.dtype());
+        let product = |layout: &Layout| gemm(grad.torch(), "bmm", layout.clone(), grad.dtype());
         let for_b = a.as_ref().map(|_| product(&b_layout));
         let for_a = b.as_ref().map(|_| product(&a_layout));
         smallvec![for_a, for_b]

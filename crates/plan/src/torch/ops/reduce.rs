@@ -5,7 +5,7 @@ use super::view::reshape;
 use super::{one, output};
 use crate::torch::autocast::raised;
 use crate::torch::autograd::{record, recorded};
-use crate::torch::{Dtype, Layout, Tensor};
+use crate::torch::{Dtype, Layout, Tensor, kernel};
 use smallvec::SmallVec;
 use std::borrow::Borrow;
 
@@ -87,6 +87,8 @@ fn softmax_as(op: &'static str, a: &Tensor, dtype: Dtype) -> Tensor {
     let from = a.dtype();
     record(result, &[a], move |grad| {
         let result = saved.unpack();
-        one(output(grad.torch(), "_softmax_backward_data", result.layout().packed(), from))
+        let for_a = output(grad.torch(), "_softmax_backward_data", result.layout().packed(), from);
+        let _scratch = kernel::softmax_backward(grad, &result);
+        one(for_a)
     })
 }

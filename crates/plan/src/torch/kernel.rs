@@ -1,0 +1,107 @@
+//! Memory inside kernels: what CUDA kernels allocate for themselves and give back before they return. The dispatcher, and so
+//! torch's tracker, never sees it; `torch.cuda.max_memory_allocated` does, and so does the device level here.
+
+use super::tape::{NEVER, Role, Stored, rounded};
+use super::{Dtype, Layout, ModuleId, Tensor, Torch};
+use peakledger_core::{Category, Detail};
+use std::rc::Rc;
+
+const KERNEL: (Category, Option<Detail>) = (Category::Workspace, Some(Detail::Kernel));
+
+impl Torch {
+    /// What the running kernel allocates for itself; it goes with the handle.
+    fn scratch(self: &Rc<Self>, elements: u64, dtype: Dtype) -> Tensor {
+        let scratch = self.empty(Layout::contiguous(&[elements]), dtype);
+        scratch.relabel(|stored| {
+            (stored.category, stored.detail) = KERNEL;
+            stored.tracked = NEVER;
+        });
+        scratch
+    }
+
+    /// A thread's first matrix product takes a workspace for cuBLAS and keeps it: one for the thread of the loop, one for
+    /// autograd's (`getNewWorkspace`, `aten/src/ATen/cuda/CublasHandlePool.cpp`).
+    pub(crate) fn cublas(&self) {
+        let has = if self.in_backward.get() { &self.cublas.1 } else { &self.cublas.0 };
+        if self.halted.get() || has.replace(true) {
+            return;
+        }
+        let mut tape = self.tape.borrow_mut();
+        let birth = tape.now();
+        let (category, detail) = KERNEL;
+        tape.bear(Stored {
+            bytes: rounded(self.cublas_workspace),
+            birth,
+            tracked: NEVER,
+            death: NEVER,
+            category,
+            detail,
+            dtype: Dtype::Byte,
+            module: ModuleId(0),
+            role: Role::Kernel { name: "cuBLAS workspace" },
+            autocast_copy: false,
+        });
+    }
+}
+
+/// The workspace that torch gives to cuBLAS: 32 MiB on Hopper and Blackwell, else `:4096:2:16:8` in KiB
+/// (`parseChosenWorkspaceSize`, `aten/src/ATen/cuda/CublasHandlePool.cpp`).
+pub(crate) fn cublas_workspace(capability: Option<(u8, u8)>) -> u64 {
+    match capability {
+        Some((9 | 10 | 12, _)) => 32 << 20,
+        _ => (2 * 4096 + 8 * 16) << 10,
+    }
+}
+
+/// Softmax backward starts from `grad * output` (`softmax_backward_cuda_out`, `aten/src/ATen/native/cuda/SoftMax.cu`).
+pub(crate) fn softmax_backward(grad: &Tensor, result: &Tensor) -> Tensor {
+    let dtype = grad.dtype().promote(result.dtype());
+    grad.torch().scratch(result.layout().numel(), dtype)
+}
+
+/// Embedding backward sorts what more than 3072 tokens ask for and sums their gradients run by run, in fp32
+/// (`embedding_dense_backward_cuda`, `aten/src/ATen/native/cuda/Embedding.cu`; `embedding_backward_cuda_kernel`,
+/// `EmbeddingBackwardKernel.cu`).
+pub(crate) fn embedding_backward(grad: &Tensor, tokens: u64, [rows, width]: [u64; 2]) -> Vec<Tensor> {
+    if tokens <= 3072 {
+        return Vec::new();
+    }
+    let segments = tokens.min(rows);
+    let partial_segments = segments.saturating_add(tokens / 10); // NROWS_PER_THREAD
+    let integers = [tokens, tokens, tokens, segments, segments, partial_segments];
+    let torch = grad.torch();
+    let mut scratch: Vec<Tensor> = integers.into_iter().map(|n| torch.scratch(n, Dtype::Int64)).collect();
+    scratch.push(torch.scratch(partial_segments.saturating_mul(width), Dtype::F32));
+    scratch
+}
+
+/// Flash attention's backward: the sums `dout · out`, the gradient of the queries in fp32, and with grouped heads those of
+/// keys and values for every head (`mha_bwd`, `aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`).
+pub(crate) fn flash_backward(q: &Tensor, k: &Tensor) -> Vec<Tensor> {
+    let [batch, heads, length, width] = [0, 1, 2, 3].map(|dim| q.size(dim));
+    let rows = batch.saturating_mul(heads).saturating_mul(length.next_multiple_of(128));
+    let torch = q.torch();
+    let mut scratch = vec![
+        torch.scratch(rows, Dtype::F32),
+        torch.scratch(rows.saturating_mul(width.next_multiple_of(32)), Dtype::F32),
+    ];
+    if k.size(1) != heads {
+        let expanded = batch.saturating_mul(k.size(2)).saturating_mul(heads).saturating_mul(width);
+        scratch.extend([0, 1].map(|_| torch.scratch(expanded, q.dtype())));
+    }
+    scratch
+}
+
+/// Memory-efficient attention's backward: the sums `dout · out`, and the gradient of the queries in fp32, in tiles of
+/// 64 × 64 with a lock each (`_efficient_attention_backward`, `attention_backward.cu`; `workspace_size`,
+/// `mem_eff_attention/kernel_backward.h`).
+pub(crate) fn memory_efficient_backward(q: &Tensor, _k: &Tensor) -> Vec<Tensor> {
+    let [batch, heads, length, width] = [0, 1, 2, 3].map(|dim| q.size(dim));
+    let of_all_heads = batch.saturating_mul(heads);
+    let tiles = length.div_ceil(64).saturating_mul(width.div_ceil(64));
+    let torch = q.torch();
+    vec![
+        torch.scratch(of_all_heads.saturating_mul(length), Dtype::F32),
+        torch.scratch(of_all_heads.saturating_mul(tiles).saturating_mul(64 * 64 + 4), Dtype::F32),
+    ]
+}
