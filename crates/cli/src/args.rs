@@ -107,8 +107,11 @@ impl OutputArgs {
         let terminal = !to_file && std::io::stdout().is_terminal();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let width = width(terminal);
         Look {
-            width: width(terminal),
+            width: width.unwrap_or(80).max(20),
+            known_width: width.is_some(),
+            terminal,
             color: terminal && !no_color && !dumb,
             ascii: self.ascii,
             ..Look::default()
@@ -127,9 +130,9 @@ fn of_extension(path: &Path) -> FormatArg {
     }
 }
 
-/// The columns that a table may take: as many as `COLUMNS` says, or as the terminal has, or 80.
-fn width(terminal: bool) -> usize {
+/// The columns that a table may take: as many as `COLUMNS` says, or as the terminal has.
+fn width(terminal: bool) -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let measured = || terminal.then(terminal_size::terminal_size).flatten().map(|(w, _)| usize::from(w.0));
-    said.or_else(measured).unwrap_or(80).max(20)
+    said.or_else(measured)
 }

@@ -17,7 +17,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-fn is_unprintable(c: char) -> bool {
+/// Whether a terminal would act on the character, or the text around it be turned.
+pub fn is_unprintable(c: char) -> bool {
     let turns_text =
         matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
     c.is_control() || turns_text || c == '\u{feff}'

@@ -1,7 +1,9 @@
 //! The report of `check`: one line on a ledger that is sound.
 
 use crate::figures::count;
+use crate::table::prose;
 use crate::{Look, Report, csv_table, markdown, write_json};
+use anstyle::Style;
 use peakledger_core::document::{Form, LedgerFile};
 use serde::Serialize;
 use std::io;
@@ -72,14 +74,18 @@ impl CheckReport<'_> {
 impl Report for CheckReport<'_> {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let slot = self.file.ledger.peak().slot.id();
-        writeln!(out, "{}", self.sentence(&look.name(self.name), &look.name(&slot)))
+        let sentence = self.sentence(&look.name(self.name), &look.name(&slot));
+        match look.known_width {
+            true => prose(out, look, Style::new(), &sentence),
+            false => writeln!(out, "{sentence}"), // one line for programs
+        }
     }
 
     fn json(&self, out: &mut dyn io::Write) -> io::Result<()> {
         write_json(out, &self.summary())
     }
 
-    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let summary = self.summary();
         let row = vec![
             self.name.to_owned(),
@@ -93,7 +99,7 @@ impl Report for CheckReport<'_> {
         ];
         let titles =
             ["file", "form", "states", "phases", "candidates", "peak_phase", "micro_batch", "peak_bytes"];
-        csv_table::write(out, &titles, [row])
+        csv_table::write(out, look, &titles, [row])
     }
 
     fn markdown(&self, out: &mut dyn io::Write, _: &Look) -> io::Result<()> {

@@ -3,8 +3,9 @@
 use crate::figures::{and_more, less_or_more, mib_of_difference, percent, signed};
 use crate::markdown::Column::{Figures, Text};
 use crate::show::PeakJson;
-use crate::table::{Cell, Column, Table, prose};
+use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
+use anstyle::Style;
 use peakledger_core::{Bytes, Comparison, Ledger, Moved, Peak};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::io;
@@ -38,11 +39,10 @@ impl Report for CompareReport<'_> {
             prose(out, look, look.bold(), &heading)?;
             moved_table(comparison, look).write(out, look)?;
             if let Some(more) = more(&comparison.moved, look) {
-                writeln!(out, "  {more}")?;
+                entry(out, look, Style::new(), "  ", &more)?;
             }
             if !comparison.unaligned.is_empty() {
-                let phases = comparison.unaligned.join(", ");
-                writeln!(out, "only in one of the two timelines: {}", look.name(&phases))?;
+                prose(out, look, Style::new(), &unaligned(&comparison.unaligned, look))?;
             }
         }
         Ok(())
@@ -52,7 +52,7 @@ impl Report for CompareReport<'_> {
         write_json(out, &CompareJson(self))
     }
 
-    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let row = |kind: &str, name: &str, peak: Peak<'_>, saving: i128| {
             vec![
                 kind.to_owned(),
@@ -78,7 +78,7 @@ impl Report for CompareReport<'_> {
         let baseline = row("baseline", "", self.baseline.peak(), 0);
         let candidates = self.candidates.iter();
         let candidates = candidates.map(|c| row("candidate", c.name, c.comparison.peak, c.comparison.saving));
-        csv_table::write(out, &titles, std::iter::once(baseline).chain(candidates))
+        csv_table::write(out, look, &titles, std::iter::once(baseline).chain(candidates))
     }
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
@@ -180,6 +180,17 @@ fn more(moved: &[Moved<'_>], look: &Look) -> Option<String> {
     let rest = moved.get(look.shown(moved.len())..)?;
     let saving = rest.iter().map(|m| m.before.minus(m.after)).sum();
     and_more(rest.len(), format_args!("{} in all", less_or_more(saving)))
+}
+
+/// What is said of the phases that only one of the timelines has.
+fn unaligned(phases: &[String], look: &Look) -> String {
+    let shown = look.shown(phases.len());
+    let names: Vec<_> = phases.iter().take(shown).map(|phase| look.name(phase)).collect();
+    let more = match phases.len() - shown {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("only in one of the two timelines: {}{more}", names.join(", "))
 }
 
 struct CompareJson<'a>(&'a CompareReport<'a>);

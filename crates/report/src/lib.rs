@@ -10,6 +10,7 @@ mod check;
 mod compare;
 mod csv_table;
 mod figures;
+mod json;
 mod list;
 mod look;
 mod markdown;
@@ -25,6 +26,7 @@ pub use look::Look;
 pub use plan::PlanReport;
 pub use show::ShowReport;
 
+use json::write_json;
 use std::io;
 
 /// How an answer is written.
@@ -58,7 +60,7 @@ pub trait Report {
     ///
     /// # Errors
     /// What goes wrong with `out`.
-    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()>;
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()>;
 
     /// Writes it as markdown.
     ///
@@ -75,13 +77,7 @@ pub fn write(report: &dyn Report, format: Format, look: &Look, out: &mut dyn io:
     match format {
         Format::Table => report.table(out, look),
         Format::Json => report.json(out),
-        Format::Csv => report.csv(out),
+        Format::Csv => report.csv(out, look),
         Format::Markdown => report.markdown(out, look),
     }
-}
-
-/// Pretty JSON and a newline after it.
-fn write_json(out: &mut dyn io::Write, value: &impl serde::Serialize) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
-    writeln!(out)
 }

@@ -74,9 +74,10 @@ impl Report for ListReport {
         write_json(out, &self.rows.iter().map(object).collect::<Vec<_>>())
     }
 
-    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         csv_table::write(
             out,
+            look,
             &self.titles,
             self.rows.iter().map(|row| row.iter().map(Entry::exact).collect()),
         )

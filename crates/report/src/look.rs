@@ -4,6 +4,9 @@ use anstyle::{AnsiColor, Style};
 use peakledger_core::{Category, printable};
 use std::borrow::Cow;
 
+/// The longest table that is shown whole, unless all of it is asked for.
+const MOST_ROWS: usize = 100;
+
 /// What a table may use of the terminal, and how many rows of a long list it shows.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
@@ -11,6 +14,10 @@ pub struct Look {
     pub width: usize,
     /// Whether colours are shown.
     pub color: bool,
+    /// Whether it is written to a terminal, which acts on control characters.
+    pub terminal: bool,
+    /// Whether the width is that of a terminal or was said, and is not only a guess.
+    pub known_width: bool,
     /// Whether only ASCII is written.
     pub ascii: bool,
     /// How many entries of a long list are shown; nothing for all of them.
@@ -19,7 +26,7 @@ pub struct Look {
 
 impl Default for Look {
     fn default() -> Self {
-        Look { width: 80, color: false, ascii: false, top: Some(10) }
+        Look { width: 80, color: false, terminal: false, known_width: false, ascii: false, top: Some(10) }
     }
 }
 
@@ -99,12 +106,64 @@ impl Look {
         if self.ascii { ">" } else { "▶" }
     }
 
+    /// A cell of CSV: as it is for a program, and safe to print on a terminal.
+    pub(crate) fn cell(&self, text: String) -> String {
+        match self.terminal {
+            true => printable(&text).into_owned(),
+            false => text,
+        }
+    }
+
+    /// Which rows of a table of so many are shown: all of one that can be looked over; of a longer one the beginning, the
+    /// end and what is around the peak, with nothing where rows are left out. And what is said of those.
+    pub(crate) fn rows(
+        &self,
+        length: usize,
+        peak: usize,
+        what: &str,
+    ) -> (Vec<Option<usize>>, Option<String>) {
+        if self.top.is_none() || length <= MOST_ROWS {
+            return ((0..length).map(Some).collect(), None);
+        }
+        let is_shown = |at: &usize| *at < 8 || *at + 7 >= length || at.abs_diff(peak) <= 2;
+        let (mut rows, mut left_out) = (Vec::new(), 0usize);
+        for at in 0..length {
+            let row = Some(at).filter(is_shown);
+            left_out += usize::from(row.is_none());
+            if row.is_some() || rows.last() != Some(&None) {
+                rows.push(row);
+            }
+        }
+        (rows, Some(format!("and {left_out} more {what} (--all shows them)")))
+    }
+
     /// How many of a list of that length are shown.
     pub(crate) fn shown(&self, length: usize) -> usize {
         match self.top {
             // a list is not cut for a single entry: "and 1 more" takes the same line
             Some(top) if length > top.saturating_add(1) => top,
             _ => length,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_tables_show_their_ends_and_the_peak() {
+        let rows = |length, peak| Look::default().rows(length, peak, "rows");
+        let whole = |length| ((0..length).map(Some).collect::<Vec<_>>(), None);
+        assert_eq!((rows(0, 0), rows(100, 99)), (whole(0), whole(100)));
+        assert_eq!(Look { top: None, ..Look::default() }.rows(1000, 500, "rows"), whole(1000));
+        let (shown, more) = rows(1000, 500);
+        let parts: Vec<Vec<usize>> =
+            shown.split(Option::is_none).map(|part| part.iter().flatten().copied().collect()).collect();
+        assert_eq!(parts, [(0..8).collect(), (498..503).collect(), (993..1000).collect::<Vec<_>>()]);
+        assert_eq!(more.as_deref(), Some("and 980 more rows (--all shows them)"));
+        for peak in [0, 7, 9, 10, 990, 999] {
+            assert!(rows(1000, peak).0.contains(&Some(peak)));
         }
     }
 }

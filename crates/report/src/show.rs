@@ -73,7 +73,11 @@ impl Report for ShowReport<'_> {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         self.heading(out, look)?;
         writeln!(out)?;
-        self.phase_table(look).write(out, look)?;
+        let (phases, more) = self.phase_table(look);
+        phases.write(out, look)?;
+        if let Some(more) = more {
+            prose(out, look, look.faint(), &more)?;
+        }
         let Some(peak) = self.peak().filter(|peak| peak.sums.total > Bytes::ZERO) else { return Ok(()) };
         writeln!(out)?;
         prose(out, look, look.bold(), "at the peak, by category")?;
@@ -87,7 +91,7 @@ impl Report for ShowReport<'_> {
         write_json(out, &ShowJson(self))
     }
 
-    fn csv(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let mut titles = vec!["phase", "micro_batch", "total_bytes", "total_mb", "end_bytes", "host_bytes"];
         titles.extend(Category::ALL.map(Category::as_str));
         titles.extend(["is_peak", "peak_op"]);
@@ -104,7 +108,7 @@ impl Report for ShowReport<'_> {
             row.extend([phase.is_peak.to_string(), phase.op.unwrap_or_default().to_owned()]);
             row
         };
-        csv_table::write(out, &titles, self.phases().map(row))
+        csv_table::write(out, look, &titles, self.phases().map(row))
     }
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
@@ -163,14 +167,22 @@ impl ShowReport<'_> {
         }
     }
 
-    fn phase_table(&self, look: &Look) -> Table {
+    /// The phases, and what is said of those that are left out.
+    fn phase_table(&self, look: &Look) -> (Table, Option<String>) {
         let full = self.ledger().peak().bytes.get();
         let cpu = self.cpu_peak() > Bytes::ZERO;
         let mut columns = vec![Column::left(""), Column::left("phase").cut(), Column::right("total")];
         columns.push(Column::bar(full));
         columns.extend(cpu.then(|| Column::right("cpu").optional()));
         let mut table = Table::new(columns);
-        for phase in self.phases() {
+        let phases: Vec<Phase<'_>> = self.phases().collect();
+        let peak = phases.iter().position(|phase| phase.is_peak).unwrap_or(0);
+        let (shown, more) = look.rows(phases.len(), peak, "phases");
+        for at in shown {
+            let Some(phase) = at.and_then(|at| phases.get(at)) else {
+                table.row(vec![Cell::plain(""), Cell::plain(look.ellipsis())]);
+                continue;
+            };
             let style = if phase.is_peak { look.bold() } else { Style::new() };
             let marker = if phase.is_peak { look.marker() } else { "" };
             let mut row = vec![
@@ -182,7 +194,7 @@ impl ShowReport<'_> {
             row.extend(cpu.then(|| Cell::styled(phase.sums.cpu.to_string(), look.faint())));
             table.row(row);
         }
-        table
+        (table, more)
     }
 
     fn contributor_table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
@@ -209,7 +221,7 @@ impl ShowReport<'_> {
         }
         table.write(out, look)?;
         match rest {
-            Some(rest) => writeln!(out, "{rest}"),
+            Some(rest) => prose(out, look, Style::new(), &rest),
             None => Ok(()),
         }
     }

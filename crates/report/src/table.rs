@@ -215,10 +215,13 @@ pub(crate) fn entry(
     label: &str,
     text: &str,
 ) -> io::Result<()> {
-    let indent = if look.width < 40 { 0 } else { label.width() };
-    let mut line = label.to_owned();
+    let narrow = look.width < 40;
+    let indent = if narrow { 0 } else { label.width() };
+    // on a narrow terminal the label is a word like the others
+    let words = label.trim().split(' ').filter(|word| narrow && !word.is_empty());
+    let mut line = if narrow { String::new() } else { label.to_owned() };
     let mut fresh = true;
-    for word in text.split(' ') {
+    for word in words.chain(text.split(' ')) {
         if !fresh && line.width() + 1 + word.width() > look.width {
             writeln!(out, "{style}{line}{style:#}")?;
             line = " ".repeat(indent);
@@ -327,6 +330,18 @@ mod tests {
         assert!(color.contains("\u{1b}[32mname\u{1b}[0m"), "{color:?}");
         let stripped = color.replace("\u{1b}[32m", "").replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
         assert_eq!(stripped, plain, "colours change no column");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_a_narrow_terminal() {
+        let look = Look { width: 20, ..Look::default() };
+        for label in ["", "  ", "not counted: ", "model      "] {
+            let mut out = Vec::new();
+            let text = "transformers 5.24 modules (modeling_llama_and_more.py) on torch";
+            entry(&mut out, &look, Style::new(), label, text).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(text.lines().all(|line| line.width() <= 20 && line == line.trim()), "{text}");
+        }
     }
 
     #[test]

@@ -92,7 +92,11 @@ impl Report for PlanReport<'_> {
         writeln!(out)?;
         assumptions(self.plan, out, look)?;
         writeln!(out)?;
-        self.phases(look).write(out, look)?;
+        let (phases, more) = self.phases(look);
+        phases.write(out, look)?;
+        if let Some(more) = more {
+            text(out, look.faint(), &more)?;
+        }
         writeln!(out)?;
         text(out, look.bold(), "at the peak")?;
         self.contributors(out, look)?;
@@ -198,7 +202,7 @@ impl Report for PlanReport<'_> {
 
 impl PlanReport<'_> {
     /// The phases with the peaks of both steps side by side; the bar is the step's that holds the peak.
-    fn phases(&self, look: &Look) -> Table {
+    fn phases(&self, look: &Look) -> (Table, Option<String>) {
         let peak = self.peak();
         let steps = self.steps();
         let mut columns = vec![Column::left(""), Column::left("phase").cut()];
@@ -209,7 +213,14 @@ impl PlanReport<'_> {
         }
         columns.push(Column::bar(peak.phase.peak.get()));
         let mut table = Table::new(columns);
-        for row in phase_rows(self.plan) {
+        let rows = phase_rows(self.plan);
+        let at = rows.iter().position(|row| row.covers(peak)).unwrap_or(0);
+        let (shown, more) = look.rows(rows.len(), at, "phases");
+        for at in shown {
+            let Some(row) = at.and_then(|at| rows.get(at)) else {
+                table.row(vec![Cell::plain(""), Cell::plain(look.ellipsis())]);
+                continue;
+            };
             let at_peak = row.covers(peak);
             let style = if at_peak { look.bold() } else { Style::new() };
             let mut cells = vec![
@@ -225,7 +236,7 @@ impl PlanReport<'_> {
             cells.push(Cell::categories(&held, look));
             table.row(cells);
         }
-        table
+        (table, more)
     }
 
     fn contributors(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
@@ -249,7 +260,7 @@ impl PlanReport<'_> {
         }
         table.write(out, look)?;
         match more(&contributors, shown) {
-            Some(more) => writeln!(out, "{more}"),
+            Some(more) => prose(out, look, Style::new(), &more),
             None => Ok(()),
         }
     }

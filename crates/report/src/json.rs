@@ -1,0 +1,68 @@
+//! JSON, in which no name acts on a terminal: what would is written as an escape, which reads back as the same name.
+
+use peakledger_core::is_unprintable;
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use std::io;
+
+/// Pretty JSON and a newline after it.
+pub(crate) fn write_json(out: &mut dyn io::Write, value: &impl Serialize) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(&mut *out, Escaping(PrettyFormatter::new())))?;
+    writeln!(out)
+}
+
+/// serde_json escapes the control characters of ASCII; this one those beyond it and the marks that turn text around too.
+struct Escaping<'a>(PrettyFormatter<'a>);
+
+/// Passes what brackets and keys look like to the pretty formatter.
+macro_rules! as_pretty {
+    ($($method:ident($($argument:ident: $kind:ty)?)),* $(,)?) => {
+        $(fn $method<W: ?Sized + io::Write>(&mut self, out: &mut W $(, $argument: $kind)?) -> io::Result<()> {
+            self.0.$method(out $(, $argument)?)
+        })*
+    };
+}
+
+impl Formatter for Escaping<'_> {
+    as_pretty!(
+        begin_array(),
+        end_array(),
+        begin_array_value(first: bool),
+        end_array_value(),
+        begin_object(),
+        end_object(),
+        begin_object_key(first: bool),
+        begin_object_value(),
+        end_object_value(),
+    );
+
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_unprintable(*c)) {
+            let (before, after) = rest.split_at(at);
+            out.write_all(before.as_bytes())?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = after.get(c.len_utf8()..).unwrap_or_default();
+        }
+        out.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_is_escaped_and_reads_back() {
+        let names = ["plain", "\u{9b}31m", "a\u{202e}b", "\u{7f}", "层 é", "\u{feff}x\u{2028}", "\"\\\u{1b}"];
+        let mut out = Vec::new();
+        write_json(&mut out, &names).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains(r"\u009b31m") && text.contains(r"a\u202eb") && text.contains("层 é"), "{text}");
+        assert!(!text.chars().any(|c| c != '\n' && is_unprintable(c)), "{text:?}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), names);
+        assert_eq!(text.lines().count(), names.len() + 2, "it is pretty");
+    }
+}
