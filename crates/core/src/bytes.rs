@@ -75,11 +75,13 @@ impl Bytes {
             "mib" | "m" => 1 << 20,
             "gib" | "g" => 1 << 30,
             "tib" | "t" => 1 << 40,
+            "pib" | "p" => 1 << 50,
             "kb" => 1_000,
             "mb" => 1_000_000,
             "gb" => 1_000_000_000,
             "tb" => 1_000_000_000_000,
-            _ => return Err("has a unit other than B, KiB, MiB, GiB, TiB, KB, MB, GB, TB"),
+            "pb" => 1_000_000_000_000_000,
+            _ => return Err("has a unit other than B, KiB, MiB, GiB, TiB, PiB, KB, MB, GB, TB, PB"),
         };
         let number = number.replace('_', "");
         let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));

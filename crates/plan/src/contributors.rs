@@ -21,7 +21,7 @@ pub struct Contributor {
     pub count: u32,
 }
 
-/// What is said of a storage, but for its layer.
+/// What is said of a storage, but for its layer; parts of the model by the word that people use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Parameters,
@@ -59,7 +59,8 @@ impl Plan {
     }
 
     fn standing(&self, step: Step, moment: Moment) -> Vec<Contributor> {
-        let mut groups: BTreeMap<(Kind, Option<Detail>), Group> = BTreeMap::new();
+        // a kind and whether it passes: what the name says but for the layers, so that no name is given twice
+        let mut groups: BTreeMap<(Kind, bool), Group> = BTreeMap::new();
         for stored in &self.tape.stored {
             let there = step
                 .interval(&self.tape, stored, Level::Op)
@@ -70,9 +71,8 @@ impl Plan {
             let (kind, layer) = kind(&self.tape, stored);
             let (category, detail) = (stored.category, stored.detail);
             let empty = Group { bytes: 0, count: 0, layers: None, category, detail };
-            let group = groups
-                .entry((kind, detail.filter(|_| matches!(kind, Kind::Activations(_)))))
-                .or_insert(empty);
+            let passes = matches!(kind, Kind::Activations(_)) && detail.is_none();
+            let group = groups.entry((kind, passes)).or_insert(empty);
             group.bytes += stored.bytes; // part of a total that fits
             group.count += 1;
             if let Some(layer) = layer {
@@ -82,8 +82,8 @@ impl Plan {
         }
         let mut list: Vec<Contributor> = groups
             .into_iter()
-            .map(|((kind, _), group)| Contributor {
-                name: name(kind, group.layers, group.detail),
+            .map(|((kind, passes), group)| Contributor {
+                name: name(kind, passes, group.layers),
                 category: group.category,
                 detail: group.detail,
                 bytes: Bytes::new(group.bytes),
@@ -110,15 +110,17 @@ fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
         (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
         (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
         (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
-        (Category::Workspace, _) if place.part == "optimizer" => Kind::OptimizerTemporaries(op),
-        (Category::Workspace, _) => Kind::Temporaries(place.part),
+        (Category::Workspace, _) if place.part == "optimizer" => {
+            Kind::OptimizerTemporaries(optimizer_name(op))
+        }
+        (Category::Workspace, _) => Kind::Temporaries(part_name(place.part)),
         (_, _) if place.part == "loss_function" => match op {
             "_to_copy" => Kind::Logits(dtype),
             "_log_softmax" => Kind::LogProbabilities(dtype),
             _ => Kind::Loss,
         },
         _ if place.part.is_empty() && place.layer.is_none() => Kind::Activations("positions and masks"),
-        _ => Kind::Activations(place.part),
+        _ => Kind::Activations(part_name(place.part)),
     };
     let in_layer = matches!(kind, Kind::Activations(_) | Kind::Temporaries(_));
     (kind, place.layer.filter(|_| in_layer))
@@ -149,7 +151,7 @@ impl Place {
     }
 }
 
-fn name(kind: Kind, layers: Option<(u32, u32)>, detail: Option<Detail>) -> String {
+fn name(kind: Kind, passes: bool, layers: Option<(u32, u32)>) -> String {
     let layers = match layers {
         None => String::new(),
         Some((first, last)) if first == last => format!(" · layer {first}"),
@@ -169,15 +171,20 @@ fn name(kind: Kind, layers: Option<(u32, u32)>, detail: Option<Detail>) -> Strin
         Kind::Loss => "loss".to_owned(),
         Kind::Activations(part) => {
             // what no backward waits for goes as soon as it is used
-            let passing = if detail.is_none() { " · passing" } else { "" };
-            format!("activations{layers} · {}{passing}", part_name(part))
+            let passing = if passes { " · passing" } else { "" };
+            format!("activations{layers} · {part}{passing}")
         }
-        Kind::Temporaries(part) => format!("backward temporaries{layers} · {}", part_name(part)),
-        Kind::OptimizerTemporaries(op) => match op.strip_prefix("_foreach_") {
-            Some(_) => "foreach temporary".to_owned(),
-            None => format!("optimizer temporary · {op}"),
-        },
+        Kind::Temporaries(part) => format!("backward temporaries{layers} · {part}"),
+        Kind::OptimizerTemporaries(FOREACH) => "foreach temporary".to_owned(),
+        Kind::OptimizerTemporaries(op) => format!("optimizer temporary · {op}"),
     }
+}
+
+/// How the ops over lists of tensors begin, which share a name.
+const FOREACH: &str = "_foreach_";
+
+fn optimizer_name(op: &'static str) -> &'static str {
+    if op.starts_with(FOREACH) { FOREACH } else { op }
 }
 
 /// A module's name in a word that people use.
@@ -197,5 +204,34 @@ fn part_name(part: &'static str) -> &'static str {
         "rotary_emb" => "rotary tables",
         "" => "residual stream",
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::catalogue::open_model;
+    use crate::config::Architecture;
+    use crate::options::{Options, Recompute};
+    use crate::plan;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_name_is_given_twice() {
+        for model in ["qwen2.5-0.5b", "gemma-2-2b", "gpt2", "pythia-160m"] {
+            let architecture = Architecture::read(&open_model(model).unwrap().config).unwrap();
+            for recompute in [Recompute::None, Recompute::Full] {
+                let options = Options { recompute, seq_len: Some(64), ..Options::default() };
+                let plan = plan(architecture.clone(), options).unwrap();
+                for step in [&plan.first, &plan.steady] {
+                    for phase in &step.phases {
+                        let standing = plan.contributors_at(crate::At { step, phase });
+                        let names: BTreeSet<&str> = standing.iter().map(|c| c.name.as_str()).collect();
+                        assert_eq!(names.len(), standing.len(), "{model}, {}: {standing:?}", phase.phase);
+                        let total: u64 = standing.iter().map(|c| c.bytes.get()).sum();
+                        assert_eq!(total, phase.peak.get());
+                    }
+                }
+            }
+        }
     }
 }

@@ -67,9 +67,9 @@ fn a_table() {
     log-probabilities, fp32                      500.00 KiB   8.9 %  █▍
     activations · layers 0–1 · mlp               320.00 KiB   5.7 %  ▉
     autocast copies of the weights, bf16         269.00 KiB   4.8 %  ▊
+    activations · layers 0–1 · norms             130.00 KiB   2.3 %  ▍
     activations · layers 0–1 · residual stream   128.00 KiB   2.3 %  ▍
-    activations · layers 0–1 · norms              65.00 KiB   1.2 %  ▏
-    and 8 more, 163.50 KiB
+    and 7 more, 98.50 KiB
 
     device peak 21.77 MiB with the batch and kernel memory, in backward of the
     steady step
@@ -138,9 +138,9 @@ fn a_table_on_forty_columns() {
     activations ·…yers 0–1 · mlp  320.00 KiB
     autocast copi… weights, bf16  269.00 KiB
     activations ·…–1 · attention  198.00 KiB
+    activations ·…rs 0–1 · norms  130.00 KiB
     activations ·…esidual stream  128.00 KiB
-    activations ·…rs 0–1 · norms   65.00 KiB
-    and 8 more, 163.50 KiB
+    and 7 more, 98.50 KiB
 
     device peak 21.15 MiB with the batch and
     kernel memory, in backward of the steady
@@ -198,7 +198,7 @@ fn a_table_in_ascii() {
     gradients of the logits, fp32  1000.00 KiB  17.2 %  #####
     gradients                       790.50 KiB  13.6 %  ####
     optimizer state / exp_avg       790.50 KiB  13.6 %  ####
-    and 16 more, 3.15 MiB
+    and 15 more, 3.15 MiB
 
     device peak 21.93 MiB with the batch and kernel memory, in backward.1 of the
     steady step
@@ -272,7 +272,7 @@ fn markdown() {
     | gradients of the logits, fp32 | workspace | 1000.00 KiB | 19.9 % |
     | optimizer state · exp_avg | optimizer_state | 790.50 KiB | 15.8 % |
 
-    and 16 more, 3.15 MiB
+    and 15 more, 3.15 MiB
 
     device peak 21.15 MiB with the batch and kernel memory, in backward of the steady step
     Not counted: the little that other kernels allocate inside themselves (sorting, reductions, cuBLASLt)

@@ -55,7 +55,7 @@ fn options_that_are_designed_are_not_planned_yet() {
         &["--fsdp=full_shard"],
         &["--tp", "2"],
         &["--pp", "2"],
-        &["--quantize", "nf4"],
+        &["--stack", "megatron"],
         &["--offload", "optimizer"],
     ] {
         let said = refused(arguments);

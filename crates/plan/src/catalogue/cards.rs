@@ -83,21 +83,9 @@ pub fn card(name: &str) -> Result<Card, Problem> {
     if let Some(known) = KNOWN.iter().find(is_wanted) {
         return Ok(known.card.clone());
     }
-    if wanted.starts_with(|c: char| c.is_ascii_digit()) && wanted.ends_with('b') {
-        let total = Bytes::parse(&wanted).map_err(|why| {
-            Problem::in_option("--gpu", format!("{} {why}", quoted(name))).mend("write it as 80GiB")
-        })?;
-        if total > Bytes::ZERO {
-            let source = "as given".to_owned();
-            return Ok(Card {
-                name: name.trim().to_owned(),
-                full_name: None,
-                total,
-                capability: None,
-                source,
-                context: None,
-            });
-        }
+    if let Some(total) = amount(name)? {
+        let (name, source) = (name.trim().to_owned(), "as given".to_owned());
+        return Ok(Card { name, full_name: None, total, capability: None, source, context: None });
     }
     let mend = match near(&wanted, cards().map(|card| card.name.as_str())) {
         Some(near) => format!(
@@ -106,6 +94,24 @@ pub fn card(name: &str) -> Result<Card, Problem> {
         None => "`peakledger list gpus` shows the known ones; an amount such as 80GiB works too".to_owned(),
     };
     Err(Problem::in_option("--gpu", format!("the card {} is not known", quoted(name))).mend(mend))
+}
+
+/// An amount of memory: digits and a unit. Nothing where it is something else, a card that begins with a digit.
+fn amount(text: &str) -> Result<Option<Bytes>, Problem> {
+    let is_amount =
+        text.trim().starts_with(|c: char| c.is_ascii_digit()) && text.trim().ends_with(['b', 'B']);
+    let wrong = |why: &str| {
+        Problem::in_option("--gpu", format!("{} {why}", quoted(text))).mend("write an amount as 80GiB")
+    };
+    match Bytes::parse(text) {
+        Ok(Bytes::ZERO) => Err(wrong("is no memory at all")),
+        Ok(_) if text.trim().ends_with(|c: char| c.is_ascii_digit()) => {
+            Err(wrong("is no card, and as an amount it lacks a unit"))
+        }
+        Ok(total) => Ok(Some(total)),
+        Err(why) if is_amount => Err(wrong(why)),
+        Err(_) => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +140,17 @@ mod tests {
         assert_eq!(card("RTX 4090").unwrap().name, "rtx-4090");
         assert_eq!((card("t4").unwrap().capability, card("24gb").unwrap().capability), (Some((7, 5)), None));
         assert!(card("h10").unwrap_err().to_string().contains("did you mean"));
+        for (text, bytes) in
+            [("1_0GiB", 10 << 30), ("80 GiB", 80 << 30), ("24G", 24 << 30), ("0.5 PiB", 1 << 49)]
+        {
+            assert_eq!(card(text).unwrap().total, Bytes::new(bytes), "{text}");
+        }
+        for (text, says) in
+            [("0GiB", "is no memory at all"), ("80", "lacks a unit"), ("8QB", "has a unit other")]
+        {
+            let said = card(text).unwrap_err().to_string();
+            assert!(said.contains(says) && said.contains("\n  help: write an amount as 80GiB"), "{said}");
+        }
         for bad in ["0GiB", "80 QiB", "", "99999999999999999999GiB", "1.2.3GiB"] {
             assert!(card(bad).is_err(), "{bad}");
         }
