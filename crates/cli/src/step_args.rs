@@ -6,7 +6,8 @@ use peakledger_input::{Place, Problem};
 use peakledger_plan::Dtype;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
-    Attention, HoldOutputs, Lora, LoraTargets, OptimizerImpl, OptimizerKind, Options, Precision, Recompute,
+    Attention, HoldOutputs, Lora, LoraTargets, OptimizerImpl, OptimizerKind, Options, Precision, Quantize,
+    Recompute,
 };
 use std::str::FromStr;
 
@@ -50,9 +51,18 @@ pub(crate) struct StepArgs {
     /// Train adapters, the model frozen: r=16,dropout=0.05,dtype=fp32,targets=q_proj+v_proj or targets=all-linear
     #[arg(long, value_name = "r=R,…")]
     lora: Option<LoraArg>,
+    /// Pack the frozen weights of linear modules (bitsandbytes); nf4-double packs their scales too
+    #[arg(long, value_enum, value_name = "KIND")]
+    quantize: Option<QuantizeArg>,
+    /// What stays unquantized becomes fp32 (peft's prepare_model_for_kbit_training)
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    prepare_for_kbit: Option<bool>,
     /// Clip gradients by their norm
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     clip_grad_norm: Option<bool>,
+    /// The model is passed the labels and computes the loss itself, still holding its last hidden states
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    loss_in_model: Option<bool>,
     /// The loop keeps the model's output until backward ends, or until the step does
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "backward", value_name = "UNTIL")]
     hold_outputs: Option<HoldOutputsArg>,
@@ -88,6 +98,10 @@ values!(OptimizerImplArg for OptimizerImpl {
     Foreach = "foreach" => OptimizerImpl::Foreach,
     Fused = "fused" => OptimizerImpl::Fused,
     ForLoop = "forloop" => OptimizerImpl::ForLoop,
+});
+values!(QuantizeArg for Quantize {
+    Nf4 = "nf4" => Quantize::Nf4,
+    Nf4Double = "nf4-double" => Quantize::Nf4Double,
 });
 values!(AttentionArg for Attention {
     Sdpa = "sdpa" => Attention::Sdpa,
@@ -132,8 +146,11 @@ impl StepArgs {
             expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
             recompute,
             lora: self.lora.clone().map(|lora| lora.0),
+            quantize: self.quantize.map(Into::into),
+            prepare_for_kbit: self.prepare_for_kbit.unwrap_or(default.prepare_for_kbit),
             grad_scaler: precision == Precision::Fp16Mixed,
             clip_grad_norm: self.clip_grad_norm.unwrap_or(default.clip_grad_norm),
+            loss_in_model: self.loss_in_model.unwrap_or(default.loss_in_model),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
             capability: card.and_then(|card| card.capability),
         })

@@ -7,11 +7,9 @@ use std::error::Error;
 use std::process::ExitCode;
 
 /// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
-const NOT_YET: [&str; 20] = [
+const NOT_YET: [&str; 18] = [
     "--weights-dtype",
     "--attention-mask",
-    "--quantize",
-    "--prepare-for-kbit",
     "--experts",
     "--offload",
     "--gpus",

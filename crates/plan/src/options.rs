@@ -28,10 +28,17 @@ pub struct Options {
     pub recompute: Recompute,
     /// Adapters that are trained in place of the model's own parameters.
     pub lora: Option<Lora>,
+    /// How the frozen weights of linear modules are packed.
+    pub quantize: Option<Quantize>,
+    /// Whether what stays unquantized becomes fp32 (peft's `prepare_model_for_kbit_training`).
+    pub prepare_for_kbit: bool,
     /// Whether the loss is scaled by a `GradScaler`, as fp16 under autocast needs it.
     pub grad_scaler: bool,
     /// Whether gradients are clipped by their norm.
     pub clip_grad_norm: bool,
+    /// Whether the model is passed the labels and computes the loss in its own `forward`, where it still holds what the head
+    /// was given.
+    pub loss_in_model: bool,
     /// How long the loop keeps the model's output.
     pub hold_outputs: HoldOutputs,
     /// The card's compute capability; without one, sm80 is assumed.
@@ -52,8 +59,11 @@ impl Default for Options {
             expand_kv: false,
             recompute: Recompute::None,
             lora: None,
+            quantize: None,
+            prepare_for_kbit: false,
             grad_scaler: false,
             clip_grad_norm: false,
+            loss_in_model: false,
             hold_outputs: HoldOutputs::No,
             capability: None,
         }
@@ -66,6 +76,16 @@ const MOST_TOKENS: u64 = 1 << 32;
 const MOST_BLOCKS: u64 = 1 << 14;
 
 impl Options {
+    /// The type that weights are kept in, but for those that are packed.
+    pub(crate) fn weights(&self) -> Dtype {
+        if self.prepare_for_kbit { Dtype::F32 } else { self.precision.weights() }
+    }
+
+    /// The type that products are computed in.
+    pub(crate) fn compute(&self) -> Dtype {
+        self.precision.autocast().unwrap_or(self.precision.weights())
+    }
+
     /// Checks what no type rules out.
     pub(crate) fn check(&self, seq_len: u64, layers: u32) -> Result<(), Problem> {
         let wrong =
@@ -102,6 +122,14 @@ impl Options {
             let cause = "Adafactor is planned a parameter at a time, as torch runs it unless told otherwise"
                 .to_owned();
             return wrong("--optimizer-impl", cause, "leave it out, or use forloop");
+        }
+        if self.quantize.is_some() && self.lora.is_none() {
+            let cause = "quantized weights are frozen, so nothing would be trained".to_owned();
+            return wrong("--quantize", cause, "add adapters: --lora r=16");
+        }
+        if self.prepare_for_kbit && self.quantize.is_none() {
+            let cause = "it prepares quantized models, and no weight is quantized".to_owned();
+            return wrong("--prepare-for-kbit", cause, "add --quantize nf4, or leave it out");
         }
         if self.momentum && self.optimizer != OptimizerKind::Sgd {
             let cause = "only SGD has a momentum to set".to_owned();
@@ -195,6 +223,15 @@ pub enum HoldOutputs {
     Backward,
     /// Until the step ends.
     Step,
+}
+
+/// How the weights of linear modules are packed (bitsandbytes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantize {
+    /// 4 bits a number, a scale in fp32 for 64.
+    Nf4,
+    /// The same with scales packed to 8 bits, 256 of them under a scale of their own.
+    Nf4Double,
 }
 
 /// LoRA adapters (peft).

@@ -4,7 +4,7 @@
 //! makes in its update and they begin with.
 
 use crate::config::Architecture;
-use crate::model::{Attend, Model, Run, causal_lm_loss};
+use crate::model::{Attend, Model, ModelOutput, Run, causal_lm_loss};
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
 use crate::options::{HoldOutputs, OptimizerImpl, Options, Recompute};
@@ -32,7 +32,7 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
     let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
     let torch = Torch::new(ops, options.capability);
-    let mut build = Builder::new(torch.clone(), options.precision.weights(), options.lora.clone());
+    let mut build = Builder::new(torch.clone(), options);
     let checkpointed = options.recompute == Recompute::Full;
     // a checkpoint needs something to ask its input for a gradient (`enable_input_require_grads`)
     let run = Run {
@@ -41,7 +41,7 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
         input_grads: checkpointed && options.lora.is_some(),
     };
     let model = arch.blueprint.build(&mut build, &arch.shape, run);
-    build.check_targets()?;
+    build.check()?;
     let [loss_module, optimizer_module] =
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
@@ -143,13 +143,15 @@ impl Loop<'_> {
         let begin = |phase| torch.begin(phase, Some(micro_batch));
         let (loss, output) = torch.autocast(self.options.precision.autocast(), || {
             begin(Phase::Forward);
-            let logits = self.model.forward(&batch.input_ids);
+            let ModelOutput { logits, last_hidden_state } = self.model.forward(&batch.input_ids);
+            let held_in_forward = self.options.loss_in_model.then_some(last_hidden_state);
             let leaves = torch.leaves.take();
             *held = None; // a loop that keeps its output overwrites it here
             torch.end();
             begin(Phase::Loss);
             let loss =
                 torch.inside(self.loss_module, || causal_lm_loss(&logits, &batch.labels, self.batches.len()));
+            drop(held_in_forward);
             let output = Output { _logits: logits, _leaves: leaves };
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(output);
             let loss = match &self.scaler {

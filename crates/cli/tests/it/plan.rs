@@ -393,6 +393,7 @@ fn each_option_does_what_its_word_says() {
         ("--optimizer sgd", true),
         ("--optimizer adafactor", true),
         ("--lora r=8", true),
+        ("--lora r=8 --quantize nf4 --prepare-for-kbit", true),
         ("--optimizer sgd --momentum 0.9", true),
         ("--precision bf16", true),
         ("--precision fp16", true),
@@ -412,6 +413,11 @@ fn each_option_does_what_its_word_says() {
     let sgd = peak("--optimizer sgd");
     assert!(sgd < peak("--optimizer sgd --momentum 0.9"), "a momentum buffer");
     assert_eq!(sgd, peak("--optimizer sgd --momentum 0"), "no momentum, no buffer");
+    let packed = |kind: &str| peak(&format!("--seq 1 --precision bf16 --lora r=1 {kind}"));
+    assert!(packed("--quantize nf4") < packed(""), "four bits are less than sixteen");
+    assert!(packed("--quantize nf4 --prepare-for-kbit") > packed("--quantize nf4"), "fp32 is more than bf16");
+    let loss = |option: &str| peak(&format!("--seq 128 --lora r=1 --precision fp16 {option}"));
+    assert!(loss("--loss-in-model") >= loss(""), "the last hidden states are held longer");
 }
 
 #[test]
@@ -790,6 +796,9 @@ fn steps_that_cannot_be() {
         ("--lora r=8,dropout=2", "0 to below 1"),
         ("--lora r=8,targets=w1", "no linear module named `w1`"),
         ("--optimizer adafactor --optimizer-impl fused", "forloop"),
+        ("--quantize nf4", "--lora"),
+        ("--quantize int8 --lora r=8", "nf4-double"),
+        ("--prepare-for-kbit --lora r=8", "--quantize nf4"),
     ] {
         let said = bench.refusal(&format!("plan config.json {options}"));
         assert!(said.starts_with("error: ") && said.contains(says), "{options}: {said}");

@@ -19,6 +19,8 @@ pub struct Architecture {
     pub shape: Shape,
     /// What the file left out and the family's default filled in.
     pub defaults: Vec<String>,
+    /// What the file has that is left out of the plan: experts of a family without any, a vision tower.
+    pub not_planned: Vec<String>,
     pub(crate) blueprint: Arc<dyn Blueprint>,
 }
 
@@ -98,6 +100,7 @@ impl Architecture {
         reader.refuse_what_is_not_planned()?;
         let family = reader.family()?;
         let (shape, blueprint) = (family.read)(&mut reader)?;
-        Ok(Architecture { family, shape, defaults: reader.defaults, blueprint })
+        let not_planned = reader.not_planned(family, shape.routed);
+        Ok(Architecture { family, shape, defaults: reader.defaults, not_planned, blueprint })
     }
 }

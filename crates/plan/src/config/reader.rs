@@ -2,6 +2,7 @@
 
 use super::{Activation, Shape, Window};
 use crate::model::{FAMILIES, Family};
+use peakledger_core::printable;
 use peakledger_input::{Problem, Source, json, near, quoted};
 use serde_json::{Map, Value};
 
@@ -67,17 +68,62 @@ impl<'a> Reader<'a> {
             let method = method.and_then(Value::as_str).map(|method| format!(" ({})", quoted(method)));
             let method = method.unwrap_or_default();
             let cause = format!("the weights are quantized{method}, which is not planned yet");
-            return Err(self.at("quantization_config", &cause, "remove it to plan the unquantized model"));
+            return Err(self.at(
+                "quantization_config",
+                &cause,
+                "remove it to plan the model as it was, or with 4-bit weights by --quantize nf4",
+            ));
         }
-        if self.fields.get("is_encoder_decoder").and_then(Value::as_bool) == Some(true) {
+        if self.flag("is_encoder_decoder")? == Some(true) {
             let cause = "encoder-decoder models are not planned";
             return Err(self.at("is_encoder_decoder", cause, "pass the config of a decoder-only model"));
         }
         Ok(())
     }
 
+    /// What the file says and the family's modules do not read: the plan is one of those modules all the same.
+    pub(crate) fn not_planned(&self, family: &Family, routed: bool) -> Vec<String> {
+        let field = |key: &&'static str| self.fields.get(*key).filter(|value| !value.is_null());
+        let experts = ["num_local_experts", "num_experts", "n_routed_experts"];
+        let experts = experts.iter().filter(|key| {
+            // none and one are what a dense model has
+            !routed && field(key).is_some_and(|value| !matches!(value.as_u64(), Some(0 | 1)))
+        });
+        let towers = ["vision_config", "audio_config", "text_config"];
+        let towers = towers.iter().filter(|key| field(key).is_some());
+        let mut list: Vec<String> = experts.chain(towers).map(|key| format!("`{key}`")).collect();
+        let plain = |name: &str| name.replace('_', "").to_ascii_lowercase();
+        let own = plain(family.model_type.trim_end_matches("_text"));
+        let is_own =
+            |class: &str| [format!("{own}forcausallm"), format!("{own}lmheadmodel")].contains(&plain(class));
+        let classes = field(&"architectures").and_then(Value::as_array).into_iter().flatten();
+        let others = classes.filter_map(Value::as_str).filter(|class| !is_own(class));
+        list.extend(others.take(8).map(|class| format!("{} of `architectures`", printable(&quoted(class)))));
+        list
+    }
+
+    /// Refuses gpt2's name for a shape where it stands alone in another family's file: those modules do not know it.
+    fn refuse_foreign_name(&self, usual: &'static str, of_gpt2: &'static str) -> Result<(), Problem> {
+        let is_there = |key: &str| self.fields.get(key).is_some_and(|value| !value.is_null());
+        let family = self.fields.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        if family == "gpt2" || is_there(usual) || !is_there(of_gpt2) {
+            return Ok(());
+        }
+        let cause =
+            format!("`{of_gpt2}` is gpt2's name for `{usual}`, which {} does not know", quoted(family));
+        Err(self.at(of_gpt2, &cause, &format!("name it `{usual}`, or correct `model_type`")))
+    }
+
     /// The common shapes.
     pub(crate) fn shape(&mut self, defaults: &Defaults) -> Result<Shape, Problem> {
+        for (usual, of_gpt2) in [
+            ("hidden_size", "n_embd"),
+            ("num_hidden_layers", "n_layer"),
+            ("num_attention_heads", "n_head"),
+            ("max_position_embeddings", "n_positions"),
+        ] {
+            self.refuse_foreign_name(usual, of_gpt2)?;
+        }
         let vocab_size = self.size(&["vocab_size"])?;
         let hidden_size = self.size(&["hidden_size", "n_embd"])?;
         let layers = self.number(&["num_hidden_layers", "n_layer"], MAX_LAYERS)?;

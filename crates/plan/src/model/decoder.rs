@@ -1,6 +1,6 @@
 //! `…ForCausalLM` with rotary positions: embedding, decoder layers, norm, head. The layers are the family's.
 
-use super::{Attend, Model, Run};
+use super::{Attend, Model, ModelOutput, Run};
 use crate::config::{Shape, Window};
 use crate::nn::{Builder, Embedding, Linear, Norm, RotaryEmbedding};
 use crate::torch::checkpoint::checkpoint;
@@ -172,16 +172,16 @@ impl Decoder {
 }
 
 impl Model for Decoder {
-    fn forward(&self, input_ids: &Tensor) -> Tensor {
-        let hidden_states = self.decode(input_ids);
-        let mut logits = self.lm_head.forward(&hidden_states);
+    fn forward(&self, input_ids: &Tensor) -> ModelOutput {
+        let last_hidden_state = self.decode(input_ids);
+        let mut logits = self.lm_head.forward(&last_hidden_state);
         if self.around.logit_softcap {
             logits = ops::div_scalar(&logits);
             logits = ops::tanh(&logits);
             logits = ops::mul_scalar(&logits);
         }
         logits.relabel(|stored| stored.detail = Some(Detail::Output));
-        logits
+        ModelOutput { logits, last_hidden_state }
     }
 }
 

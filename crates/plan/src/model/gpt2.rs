@@ -4,7 +4,7 @@
 use super::attention::{Attend, heads, merge_heads};
 use super::decoder::Masks;
 use super::mlp::activate;
-use super::{Blueprint, Model, Run};
+use super::{Blueprint, Model, ModelOutput, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
 use crate::nn::{Builder, Conv1d, Embedding, Linear, Norm, NormKind};
@@ -105,11 +105,11 @@ impl Gpt2Lm {
 }
 
 impl Model for Gpt2Lm {
-    fn forward(&self, input_ids: &Tensor) -> Tensor {
-        let hidden_states = self.decode(input_ids);
-        let logits = self.lm_head.forward(&hidden_states);
+    fn forward(&self, input_ids: &Tensor) -> ModelOutput {
+        let last_hidden_state = self.decode(input_ids);
+        let logits = self.lm_head.forward(&last_hidden_state);
         logits.relabel(|stored| stored.detail = Some(Detail::Output));
-        logits
+        ModelOutput { logits, last_hidden_state }
     }
 }
 

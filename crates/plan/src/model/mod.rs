@@ -22,8 +22,9 @@ pub(crate) use loss::causal_lm_loss;
 
 use crate::config::{Architecture, Reader, Shape};
 use crate::nn::{Builder, count};
+use crate::options::Options;
 use crate::torch::autograd::{Edge, Leaf};
-use crate::torch::{Dtype, ModuleId, Tensor, Torch};
+use crate::torch::{ModuleId, Tensor, Torch};
 use peakledger_input::Problem;
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -89,14 +90,22 @@ impl Run {
 
 /// A causal language model.
 pub(crate) trait Model {
-    /// Logits `[b, s, vocabulary]` of ids `[b, s]`.
-    fn forward(&self, input_ids: &Tensor) -> Tensor;
+    /// Runs ids `[b, s]` through the model.
+    fn forward(&self, input_ids: &Tensor) -> ModelOutput;
+}
+
+/// What a model puts out.
+pub(crate) struct ModelOutput {
+    /// `[b, s, vocabulary]`
+    pub(crate) logits: Tensor,
+    /// What the head was given.
+    pub(crate) last_hidden_state: Tensor,
 }
 
 impl Architecture {
     /// How many parameters the model has: it is built, but not run.
     pub fn parameters(&self) -> u64 {
-        let mut build = Builder::new(Torch::new(0, None), Dtype::F32, None);
+        let mut build = Builder::new(Torch::new(0, None), &Options::default());
         let run = Run { attend: Attend::Eager, checkpointed: false, input_grads: false };
         let _model = self.blueprint.build(&mut build, &self.shape, run);
         count(&build.parameters)

@@ -138,6 +138,7 @@ struct Experts {
 impl Experts {
     fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, moe: &Moe) -> Experts {
         let module = build.module(parent, "experts");
+        build.stays_whole("an expert's weight");
         let (experts, inner, hidden) = (moe.num_experts, moe.intermediate_size, shape.hidden_size);
         let gate_up = [experts, inner.saturating_mul(2), hidden];
         Experts {

@@ -19,6 +19,7 @@ impl Conv1d {
         (inputs, outputs): (u64, u64),
     ) -> Conv1d {
         let module = build.module(parent, name);
+        build.stays_whole("Conv1D");
         let weight = build.parameter(module, "weight", &[inputs, outputs]);
         let bias = build.parameter(module, "bias", &[outputs]);
         let adapter = Adapter::of(build, module, name, (inputs, outputs));
@@ -29,7 +30,7 @@ impl Conv1d {
         let result = self.weight.torch().inside(self.module, || ops::addmm(&self.bias, x, &self.weight));
         match &self.adapter {
             None => result,
-            Some(adapter) => adapter.add_to(result, x),
+            Some(adapter) => adapter.add_to(result, x, false),
         }
     }
 }

@@ -1,16 +1,25 @@
 //! `nn.Linear`.
 
-use super::{Adapter, Builder};
+use super::{Adapter, Builder, Weight4bit};
 use crate::torch::{ModuleId, Tensor, ops};
 use std::borrow::Borrow;
 
 /// `y = x @ weight.T + bias`, weight `[out, in]`.
 pub(crate) struct Linear {
     module: ModuleId,
-    weight: Tensor,
+    weight: Weight,
     bias: Option<Tensor>,
     adapter: Option<Adapter>,
 }
+
+/// A weight as it is stored.
+enum Weight {
+    Plain(Tensor),
+    Packed(Weight4bit),
+}
+
+/// Output heads, which stay as they are where weights are quantized (`get_keys_to_not_convert`).
+const HEADS: [&str; 1] = ["lm_head"];
 
 impl Linear {
     pub(crate) fn new(
@@ -21,7 +30,11 @@ impl Linear {
         bias: bool,
     ) -> Linear {
         let module = build.module(parent, name);
-        let weight = build.parameter(module, "weight", &[outputs, inputs]);
+        let sizes = [outputs, inputs];
+        let weight = match build.quantized.filter(|_| !HEADS.contains(&name)) {
+            None => Weight::Plain(build.parameter(module, "weight", &sizes)),
+            Some(quantized) => Weight::Packed(Weight4bit::new(build, module, sizes, quantized)),
+        };
         let bias = bias.then(|| build.parameter(module, "bias", &[outputs]));
         let adapter = Adapter::of(build, module, name, (inputs, outputs));
         Linear { module, weight, bias, adapter }
@@ -29,18 +42,28 @@ impl Linear {
 
     /// One whose weight is another module's: a tied head.
     pub(crate) fn tied(build: &Builder, parent: ModuleId, name: &'static str, weight: &Tensor) -> Linear {
-        Linear { module: build.module(parent, name), weight: weight.clone(), bias: None, adapter: None }
+        Linear {
+            module: build.module(parent, name),
+            weight: Weight::Plain(weight.clone()),
+            bias: None,
+            adapter: None,
+        }
     }
 
     pub(crate) fn forward(&self, x: impl Borrow<Tensor>) -> Tensor {
-        let torch = self.weight.torch().clone();
-        match &self.adapter {
-            None => torch.inside(self.module, || ops::linear(x, &self.weight, self.bias.as_ref())),
-            Some(adapter) => {
-                let x = x.borrow();
-                let result = torch.inside(self.module, || ops::linear(x, &self.weight, self.bias.as_ref()));
-                adapter.add_to(result, x)
-            }
-        }
+        let Some(adapter) = &self.adapter else { return self.base(x) };
+        let x = x.borrow();
+        let result = self.base(x);
+        adapter.add_to(result, x, matches!(self.weight, Weight::Packed(_)))
+    }
+
+    /// Without the adapter. What is given by value goes when the product is there.
+    fn base(&self, x: impl Borrow<Tensor>) -> Tensor {
+        let bias = self.bias.as_ref();
+        let torch = x.borrow().torch().clone();
+        torch.inside(self.module, || match &self.weight {
+            Weight::Plain(weight) => ops::linear(x, weight, bias),
+            Weight::Packed(weight) => weight.forward(x.borrow(), bias),
+        })
     }
 }

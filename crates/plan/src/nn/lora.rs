@@ -55,18 +55,25 @@ impl Adapter {
         })
     }
 
-    /// What the frozen module put out and the adapter's part, in the type of the former.
-    pub(crate) fn add_to(&self, result: Tensor, x: &Tensor) -> Tensor {
+    /// What the frozen module put out and the adapter's part, in the type of the former. Where the module's weight is
+    /// packed peft copies first what it put out, and leaves types to autocast where that runs (`peft/tuners/lora/bnb.py`).
+    pub(crate) fn add_to(&self, result: Tensor, x: &Tensor, is_packed: bool) -> Tensor {
         let torch = result.torch().clone();
         torch.inside(self.module, || {
             let dtype = result.dtype();
-            let x = ops::to(x, self.dtype);
+            let result = if is_packed { ops::clone(result) } else { result };
+            let casts = !is_packed || torch.autocast_dtype().is_none();
+            let x = if casts { ops::to(x, self.dtype) } else { x.clone() };
             let [a, b] = self.modules;
             let dropped = torch.inside(self.dropout_module, || ops::dropout(&x, self.dropout));
             let narrow = torch.inside(a, move || ops::linear(dropped, &self.lora_a, None));
             let wide = torch.inside(b, move || ops::linear(narrow, &self.lora_b, None));
-            let result = ops::add(result, ops::mul_scalar(wide));
-            ops::to(&result, dtype)
+            let mut scaled = ops::mul_scalar(wide);
+            if is_packed && casts {
+                scaled = ops::to(scaled, dtype);
+            }
+            let result = ops::add(result, scaled);
+            if is_packed { result } else { ops::to(&result, dtype) }
         })
     }
 }

@@ -4,6 +4,7 @@
 mod conv1d;
 mod embedding;
 mod linear;
+mod linear4bit;
 mod lora;
 mod norm;
 mod rotary;
@@ -11,11 +12,12 @@ mod rotary;
 pub(crate) use conv1d::Conv1d;
 pub(crate) use embedding::Embedding;
 pub(crate) use linear::Linear;
+pub(crate) use linear4bit::Weight4bit;
 pub(crate) use lora::Adapter;
 pub(crate) use norm::{Norm, NormKind};
 pub(crate) use rotary::{Rejoin, RotaryEmbedding, apply_partial_rotary, apply_rotary, partial_width};
 
-use crate::options::{Lora, LoraTargets};
+use crate::options::{Lora, LoraTargets, Options, Quantize};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::tape::{ModuleName, ParameterName, Role};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
@@ -33,11 +35,13 @@ pub(crate) struct Parameter {
     pub(crate) module: ModuleId,
     /// Its place in [`Builder::parameters`] and in the tape's names.
     pub(crate) id: u32,
+    /// How many numbers it stands for: more than it has elements where it is packed.
+    elements: u64,
 }
 
-/// How many elements parameters have together.
+/// How many numbers parameters stand for together.
 pub(crate) fn count(parameters: &[Parameter]) -> u64 {
-    parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.tensor.layout().numel()))
+    parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.elements))
 }
 
 /// Builds a model: names its modules and places its parameters on the device.
@@ -48,17 +52,43 @@ pub(crate) struct Builder {
     pub(crate) parameters: Vec<Parameter>,
     /// With adapters everything else is frozen.
     pub(crate) lora: Option<Lora>,
+    /// How the weights of linear modules are packed, and the type these compute in.
+    pub(crate) quantized: Option<(Quantize, Dtype)>,
+    /// A weight that is planned only as it is.
+    whole: Option<&'static str>,
     /// The names of the linear modules that an adapter may target.
     pub(crate) linear_names: BTreeSet<&'static str>,
 }
 
 impl Builder {
-    pub(crate) fn new(torch: Rc<Torch>, dtype: Dtype, lora: Option<Lora>) -> Builder {
-        Builder { torch, dtype, parameters: Vec::new(), lora, linear_names: BTreeSet::new() }
+    pub(crate) fn new(torch: Rc<Torch>, options: &Options) -> Builder {
+        Builder {
+            torch,
+            dtype: options.weights(),
+            parameters: Vec::new(),
+            lora: options.lora.clone(),
+            quantized: options.quantize.map(|quantize| (quantize, options.compute())),
+            whole: None,
+            linear_names: BTreeSet::new(),
+        }
+    }
+
+    /// Says that a weight is planned only as it is.
+    pub(crate) fn stays_whole(&mut self, what: &'static str) {
+        self.whole = Some(what);
+    }
+
+    /// Refuses what this model cannot be built with.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        if let (Some(what), Some(_)) = (self.whole, self.quantized) {
+            let problem = Problem::in_option("--quantize", format!("{what} is not planned quantized yet"));
+            return Err(problem.mend("leave it out for this model"));
+        }
+        self.check_targets()
     }
 
     /// Refuses a target that no module of the model has the name of.
-    pub(crate) fn check_targets(&self) -> Result<(), Problem> {
+    fn check_targets(&self) -> Result<(), Problem> {
         let Some(Lora { targets: LoraTargets::Named(targets), .. }) = &self.lora else { return Ok(()) };
         let Some(unknown) = targets.iter().find(|target| !self.linear_names.contains(target.as_str())) else {
             return Ok(());
@@ -90,7 +120,19 @@ impl Builder {
     /// A parameter in the type of the weights: trained, unless adapters are.
     pub(crate) fn parameter(&mut self, module: ModuleId, name: &'static str, sizes: &[u64]) -> Tensor {
         let (dtype, trained) = (self.dtype, self.lora.is_none());
-        self.place(module, name, sizes, dtype, trained)
+        let elements = sizes.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
+        self.place(module, name, (sizes, dtype), trained, elements)
+    }
+
+    /// A frozen parameter of that many bytes that stands for that many numbers.
+    pub(crate) fn packed(
+        &mut self,
+        module: ModuleId,
+        name: &'static str,
+        bytes: u64,
+        elements: u64,
+    ) -> Tensor {
+        self.place(module, name, (&[bytes, 1], Dtype::Byte), false, elements)
     }
 
     /// A parameter that is trained, of a type of its own.
@@ -101,16 +143,17 @@ impl Builder {
         sizes: &[u64],
         dtype: Dtype,
     ) -> Tensor {
-        self.place(module, name, sizes, dtype, true)
+        let elements = sizes.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
+        self.place(module, name, (sizes, dtype), true, elements)
     }
 
     fn place(
         &mut self,
         module: ModuleId,
         name: &'static str,
-        sizes: &[u64],
-        dtype: Dtype,
+        (sizes, dtype): (&[u64], Dtype),
         trained: bool,
+        elements: u64,
     ) -> Tensor {
         let id = self.name(module, name);
         let role = Role::Of { parameter: id, state: "" };
@@ -120,7 +163,7 @@ impl Builder {
         if let Some(leaf) = &leaf {
             tensor = tensor.with_edge(Some(Edge::leaf(leaf.clone(), module)));
         }
-        self.parameters.push(Parameter { tensor: tensor.clone(), leaf, module, id });
+        self.parameters.push(Parameter { tensor: tensor.clone(), leaf, module, id, elements });
         tensor
     }
 

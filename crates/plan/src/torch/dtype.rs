@@ -13,7 +13,7 @@ pub enum Dtype {
     Bf16,
     /// `float32`
     F32,
-    /// Whatever a kernel keeps for itself, in bytes: seeds of a random generator.
+    /// `uint8`: packed weights; and whatever a kernel keeps for itself: seeds of a random generator.
     Byte,
 }
 

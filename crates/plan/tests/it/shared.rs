@@ -80,6 +80,9 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
     });
     let options = Options {
         lora,
+        quantize: None,
+        loss_in_model: false,
+        prepare_for_kbit: false,
         grad_scaler: false, // the oracle runs without one
         micro_batch_size: job["batch"].as_u64().ok_or("no batch")?,
         seq_len: job["seq"].as_u64(),

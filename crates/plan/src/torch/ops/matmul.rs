@@ -150,3 +150,34 @@ pub(crate) fn grouped_mm(x: &Tensor, weight: &Tensor, offsets: &Tensor) -> Tenso
         smallvec![for_x, for_weight]
     })
 }
+
+/// `bitsandbytes.matmul_4bit(x, packed.t(), bias)` (`MatMul4Bit`): the weight of `[out, in]` is made whole in the type of `x`
+/// for the product, and again for the gradient of `x`; none of it is saved.
+pub(crate) fn matmul_4bit(
+    x: &Tensor,
+    packed: &Tensor,
+    sizes: [u64; 2],
+    packed_scales: Option<u64>,
+    bias: Option<&Tensor>,
+) -> Tensor {
+    let torch = x.torch();
+    let weight = dequantized(torch, sizes, packed_scales, x.dtype());
+    let product = torch.without_grad(|| linear(x, &weight, bias));
+    drop(weight);
+    let (packed, layout) = (packed.clone(), x.layout().packed());
+    record(product, &[x], move |grad| {
+        let torch = packed.torch();
+        let weight = dequantized(torch, sizes, packed_scales, grad.dtype());
+        let rows = contiguous(grad);
+        let for_x = gemm(torch, "mm", layout.clone(), rows.dtype());
+        drop(weight);
+        smallvec![Some(for_x)]
+    })
+}
+
+/// `dequantize_4bit`; packed scales are made whole before.
+fn dequantized(torch: &Rc<Torch>, sizes: [u64; 2], packed_scales: Option<u64>, dtype: Dtype) -> Tensor {
+    let whole = |scales| output(torch, "dequantize_blockwise", Layout::contiguous(&[scales]), Dtype::F32);
+    let _scales = packed_scales.map(whole);
+    output(torch, "dequantize_4bit", Layout::contiguous(&sizes), dtype)
+}

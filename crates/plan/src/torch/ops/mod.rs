@@ -17,7 +17,7 @@ mod view;
 pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
 pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last, embedding};
 pub(crate) use loss::{log_softmax, nll_loss};
-pub(crate) use matmul::{addmm, grouped_mm, linear, matmul};
+pub(crate) use matmul::{addmm, grouped_mm, linear, matmul, matmul_4bit};
 pub(crate) use norm::layer_norm;
 pub(crate) use pointwise::{
     add, add_scalar, cos, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new, mul, mul_scalar, neg,
@@ -26,7 +26,7 @@ pub(crate) use pointwise::{
 pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum, sum_to};
 pub(crate) use routing::{cumsum, floor_divide, histc, index, inverse_permutation, sort, topk};
 pub(crate) use view::{
-    cat_last, contiguous, expand_heads, reshape, slice_last, split_last, transpose, unsqueeze,
+    cat_last, clone, contiguous, expand_heads, reshape, slice_last, split_last, transpose, unsqueeze,
 };
 
 use super::autograd::Grads;

@@ -61,6 +61,12 @@ pub(crate) fn contiguous(a: impl Borrow<Tensor>) -> Tensor {
     record(packed, &[a], |grad| one(grad.clone()))
 }
 
+/// `a.clone()`.
+pub(crate) fn clone(a: Tensor) -> Tensor {
+    let copy = like("clone", &a, a.layout().preserved());
+    record(copy, &[&a], |grad| one(grad.clone()))
+}
+
 /// `a[..., :size]` (or any other slice of that length of the last dimension). Backward fills zeros around the gradient.
 pub(crate) fn slice_last(a: impl Borrow<Tensor>, size: u64) -> Tensor {
     let a = a.borrow();
