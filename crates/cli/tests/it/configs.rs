@@ -263,3 +263,53 @@ fn every_beginning_of_a_config_is_refused_or_planned() {
         assert!(said.contains("ends in the middle") || said.contains("an empty file"), "{end}: {said}");
     }
 }
+
+#[test]
+fn names_of_another_family_are_not_taken_for_its_own() {
+    for (usual, foreign) in [
+        ("hidden_size", "n_embd"),
+        ("num_hidden_layers", "n_layer"),
+        ("num_attention_heads", "n_head"),
+        ("max_position_embeddings", "n_positions"),
+    ] {
+        let said = refusal(with(&json!({usual: null, foreign: 64})));
+        let says =
+            format!("(/{foreign}): `{foreign}` is gpt2's name for `{usual}`, which `llama` does not know");
+        assert!(said.contains(&says) && said.contains("\n  help: name it"), "{said}");
+    }
+    assert!(refusal(with(&json!({"is_encoder_decoder": "true"}))).contains("is not true or false"));
+}
+
+#[test]
+fn what_the_modules_do_not_read_is_noted() {
+    let config = |changes: Value| -> String {
+        let bench = Bench::new().file("config.json", with(&changes));
+        let json: Value = serde_json::from_str(&bench.answer("plan config.json --format json")).unwrap();
+        json["assumptions"]["config"].as_str().unwrap_or_default().to_owned()
+    };
+    for (changes, notes) in [
+        (json!({}), ""),
+        (
+            json!({"architectures": ["LlamaForCausalLM"], "num_experts": 0, "text_config": {}, "vision_config": null}),
+            "`text_config`",
+        ),
+        (json!({"num_local_experts": 8}), "`num_local_experts`"),
+        (json!({"num_experts": 64, "vision_config": {"depth": 2}}), "`num_experts`, `vision_config`"),
+        (json!({"architectures": ["MixtralForCausalLM"]}), "`MixtralForCausalLM` of `architectures`"),
+        (
+            json!({"model_type": "qwen2", "architectures": ["Qwen2MoeForCausalLM"], "use_sliding_window": false}),
+            "`Qwen2MoeForCausalLM` of `architectures`",
+        ),
+        (
+            json!({"architectures": ["LlamaForSequenceClassification\u{1b}[31m"]}),
+            "`LlamaForSequenceClassification\\u{1b}[31m` of `architectures`",
+        ),
+    ] {
+        let found = config(changes.clone());
+        let found = found.split_once("not planned: ").map_or("", |(_, noted)| noted);
+        assert_eq!(found, notes, "{changes}");
+    }
+    let bench = Bench::new().file("config.json", with(&json!({})));
+    let eager = bench.answer("plan config.json --attention eager --expand-kv --format json");
+    assert!(eager.contains("--expand-kv changes nothing"), "{eager}");
+}

@@ -68,11 +68,7 @@ impl<'a> Reader<'a> {
             let method = method.and_then(Value::as_str).map(|method| format!(" ({})", quoted(method)));
             let method = method.unwrap_or_default();
             let cause = format!("the weights are quantized{method}, which is not planned yet");
-            return Err(self.at(
-                "quantization_config",
-                &cause,
-                "remove it to plan the model as it was, or with 4-bit weights by --quantize nf4",
-            ));
+            return Err(self.at("quantization_config", &cause, "remove it to plan the unquantized model"));
         }
         if self.flag("is_encoder_decoder")? == Some(true) {
             let cause = "encoder-decoder models are not planned";
