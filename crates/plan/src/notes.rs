@@ -2,7 +2,7 @@
 
 use crate::model::Attend;
 use crate::options::{
-    Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Precision, Recompute,
+    Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Precision, Quantize, Recompute,
 };
 use crate::plan::Plan;
 use crate::torch::kernel::cublas_workspace;
@@ -56,9 +56,10 @@ impl Plan {
             "what the caching allocator adds to a request (it leaves up to 1 MiB of a large block unsplit) and what it \
              reserves beyond that (fragmentation, whole segments)",
         ];
-        if self.options.lora.is_some() {
+        if self.options.lora.is_some() && !self.options.loss_in_model {
             list.push(
-                "the last hidden states while the loss is computed, which a model that is passed the labels still holds",
+                "the last hidden states while the loss is computed, which a model that is passed the labels still holds \
+                 (--loss-in-model)",
             );
         }
         list
@@ -82,7 +83,14 @@ impl Plan {
                     LoraTargets::Named(names) => names.join(", "),
                 };
                 let (rank, dtype) = (lora.rank, lora.dtype.as_str());
-                format!("frozen but for LoRA adapters of rank {rank} in {dtype} on {targets} (peft)")
+                let packed = match self.options.quantize {
+                    None => "",
+                    Some(Quantize::Nf4) => ", linear weights packed to nf4 (bitsandbytes)",
+                    Some(Quantize::Nf4Double) => {
+                        ", linear weights packed to nf4 and their scales to 8 bits (bitsandbytes)"
+                    }
+                };
+                format!("frozen{packed} but for LoRA adapters of rank {rank} in {dtype} on {targets} (peft)")
             }
         };
         format!("transformers 5.24 modules ({modules}) on torch 2.15, {trained}")
@@ -116,6 +124,7 @@ impl Plan {
             }
         }
         .to_owned()
+            + if self.options.prepare_for_kbit { "; weights that are not packed are fp32" } else { "" }
     }
 
     fn attention(&self) -> String {
@@ -181,6 +190,7 @@ impl Plan {
             HoldOutputs::Backward => "the logits stay until backward ends",
             HoldOutputs::Step => "the logits stay until the step ends",
         };
-        format!("{outputs}; zero_grad sets gradients to None")
+        let loss = if self.options.loss_in_model { "the model computes the loss; " } else { "" };
+        format!("{loss}{outputs}; zero_grad sets gradients to None")
     }
 }
