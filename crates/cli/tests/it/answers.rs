@@ -424,3 +424,47 @@ fn the_same_input_gives_the_same_bytes() {
         assert_eq!(bench.answer(&arguments), bench.answer(&arguments));
     }
 }
+
+#[test]
+fn nothing_is_wider_than_twenty_columns() {
+    let ledger = |word: &str| {
+        let phases = (0..30).map(|i| format!(r#"{{"phase": "{word}{i}"}}"#)).collect::<Vec<_>>().join(",");
+        let states = (0..50).map(|i| {
+            format!(
+                r#"{{"name": "{word} tensor {i}", "category": "activation", "size_bytes": 1{i:02}00000, "start_phase": "{word}{}", "end_phase": "{word}29", "device": "gpu", "persistent": false}}"#,
+                i % 30
+            )
+        });
+        let states = states.collect::<Vec<_>>().join(",");
+        format!(r#"{{"schema_version": 1, "timeline": [{phases}], "states": [{states}]}}"#)
+    };
+    let bench = Bench::new().file("a.json", ledger("a")).file("b.json", ledger("b")).env("COLUMNS", "20");
+    for arguments in [
+        "check a.json",
+        "show a.json",
+        "compare a.json b=b.json",
+        "plan qwen2.5-0.5b --gpu t4 --candidate ckpt:--recompute=full",
+        "plan qwen2.5-0.5b --candidate ckpt:--recompute=full",
+        "plan mixtral-8x7b --step steady --top 3 --attention eager --expand-kv",
+    ] {
+        let out = bench.answer(arguments);
+        let wide = out.lines().find(|line| line.chars().count() > 20);
+        assert_eq!(wide, None, "{arguments}");
+    }
+    assert_eq!(Bench::with_sample().answer("check ledger.json").lines().count(), 1, "a line for programs");
+}
+
+#[test]
+fn a_table_of_thousands_of_phases_is_cut_unless_all_is_asked_for() {
+    let phases = (0..5000).map(|i| format!(r#"{{"phase": "p{i}"}}"#)).collect::<Vec<_>>().join(",");
+    let state = r#"{"name": "a", "category": "activation", "size_bytes": 1, "start_phase": "p2500", "end_phase": "p2500", "device": "gpu", "persistent": false}"#;
+    let text = format!(r#"{{"schema_version": 1, "timeline": [{phases}], "states": [{state}]}}"#);
+    let bench = Bench::new().file("long.json", text);
+    let out = bench.answer("show long.json");
+    assert!(out.lines().count() < 50 && out.contains("and 4980 more phases (--all shows them)"), "{out}");
+    for shown in ["p0 ", "p7 ", "p2498 ", "▶  p2500", "p2502 ", "p4999 "] {
+        assert!(out.contains(shown), "{shown}: {out}");
+    }
+    assert!(bench.answer("show long.json --all").lines().count() > 5000);
+    assert!(bench.answer("show long.json --format csv").lines().count() > 5000, "machine formats are whole");
+}

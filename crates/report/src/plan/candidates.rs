@@ -62,11 +62,10 @@ impl PlanReport<'_> {
     }
 
     pub(super) fn candidate_table(&self, look: &Look) -> Table {
-        // where there is no room for both, the verdict is kept: what is saved can be told from the peaks
-        let (saves, on_a_card) = (Column::right("saves"), self.card.is_some());
         let mut columns = vec![Column::left("").cut(), Column::right("peak")];
-        columns.extend(on_a_card.then(|| Column::left("fits")));
-        columns.push(if on_a_card { saves.optional() } else { saves });
+        // where there is no room for both, the verdict is kept: what is saved can be told from the peaks
+        columns.extend(self.card.map(|_| Column::left("fits").optional()));
+        columns.push(Column::right("saves").optional());
         columns.extend([Column::left("in").optional(), Column::left("most moved").optional()]);
         let mut table = Table::new(columns);
         for row in self.rows() {
