@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// What the name of an output says. Decided here alone, as [`Input`](peakledger_input::Input) is for inputs.
+/// What the name of an output says. Decided here alone, as [`Input`] is for inputs.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     /// Standard output, `-` on the command line.
