@@ -277,6 +277,9 @@ fn names_of_another_family_are_not_taken_for_its_own() {
             format!("(/{foreign}): `{foreign}` is gpt2's name for `{usual}`, which `llama` does not know");
         assert!(said.contains(&says) && said.contains("\n  help: name it"), "{said}");
     }
+    assert!(!refusal(with(&json!({"hidden_size": null}))).contains("n_embd"), "it is no name of llama's");
+    let said = refusal(with(&json!({"model_type": "gpt2", "hidden_size": null})));
+    assert!(said.contains("`hidden_size` is missing\n  help: add \"hidden_size\" (or `n_embd`)"), "{said}");
     assert!(refusal(with(&json!({"is_encoder_decoder": "true"}))).contains("is not true or false"));
 }
 

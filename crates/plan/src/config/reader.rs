@@ -110,6 +110,12 @@ impl<'a> Reader<'a> {
         Err(self.at(of_gpt2, &cause, &format!("name it `{usual}`, or correct `model_type`")))
     }
 
+    /// The usual name, and after it gpt2's where the family has that or the file has both, which must then agree.
+    fn names<'n>(&self, names: &'n [&'static str; 2]) -> &'n [&'static str] {
+        let is_gpt2 = self.fields.get("model_type").and_then(Value::as_str) == Some("gpt2");
+        if is_gpt2 || self.fields.contains_key(names[0]) { names } else { &names[..1] }
+    }
+
     /// The common shapes.
     pub(crate) fn shape(&mut self, defaults: &Defaults) -> Result<Shape, Problem> {
         for (usual, of_gpt2) in [
@@ -121,9 +127,9 @@ impl<'a> Reader<'a> {
             self.refuse_foreign_name(usual, of_gpt2)?;
         }
         let vocab_size = self.size(&["vocab_size"])?;
-        let hidden_size = self.size(&["hidden_size", "n_embd"])?;
-        let layers = self.number(&["num_hidden_layers", "n_layer"], MAX_LAYERS)?;
-        let num_attention_heads = self.size(&["num_attention_heads", "n_head"])?;
+        let hidden_size = self.size(self.names(&["hidden_size", "n_embd"]))?;
+        let layers = self.number(self.names(&["num_hidden_layers", "n_layer"]), MAX_LAYERS)?;
+        let num_attention_heads = self.size(self.names(&["num_attention_heads", "n_head"]))?;
         let num_key_value_heads = match self.optional_size(&["num_key_value_heads"])? {
             Some(heads) => heads,
             None => match defaults
