@@ -27,6 +27,9 @@ pub(crate) struct StepArgs {
     /// Types of weights and compute; *-mixed is fp32 weights under autocast [default: bf16-mixed]
     #[arg(long, value_enum, value_name = "TYPE")]
     precision: Option<PrecisionArg>,
+    /// Another type of weights than --precision has: bf16 weights under autocast, say
+    #[arg(long, value_enum, value_name = "TYPE")]
+    weights_dtype: Option<DtypeArg>,
     /// The optimizer [default: adamw]
     #[arg(long, value_enum, value_name = "NAME")]
     optimizer: Option<OptimizerArg>,
@@ -42,9 +45,9 @@ pub(crate) struct StepArgs {
     /// Repeat keys and values for all heads before the attention kernel is called
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     expand_kv: Option<bool>,
-    /// What is computed again in backward instead of kept [default: none]
-    #[arg(long, value_enum, value_name = "KIND")]
-    recompute: Option<RecomputeArg>,
+    /// What is computed again in backward instead of kept: none, full, or every:N for a checkpoint per N layers [default: none]
+    #[arg(long, value_name = "KIND", value_parser = usage::recompute)]
+    recompute: Option<Recompute>,
     /// The same as --recompute full
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", conflicts_with = "recompute")]
     gradient_checkpointing: Option<bool>,
@@ -89,6 +92,11 @@ values!(PrecisionArg for Precision {
     Bf16Mixed = "bf16-mixed" => Precision::Bf16Mixed,
     Fp16Mixed = "fp16-mixed" => Precision::Fp16Mixed,
 });
+values!(DtypeArg for Dtype {
+    Fp32 = "fp32" => Dtype::F32,
+    Bf16 = "bf16" => Dtype::Bf16,
+    Fp16 = "fp16" => Dtype::F16,
+});
 values!(OptimizerArg for OptimizerKind {
     AdamW = "adamw" => OptimizerKind::AdamW,
     Sgd = "sgd" => OptimizerKind::Sgd,
@@ -106,10 +114,6 @@ values!(QuantizeArg for Quantize {
 values!(AttentionArg for Attention {
     Sdpa = "sdpa" => Attention::Sdpa,
     Eager = "eager" => Attention::Eager,
-});
-values!(RecomputeArg for Recompute {
-    None = "none" => Recompute::None,
-    Full = "full" => Recompute::Full,
 });
 values!(HoldOutputsArg for HoldOutputs {
     No = "no" => HoldOutputs::No,
@@ -129,7 +133,7 @@ impl StepArgs {
         let recompute = match self.gradient_checkpointing {
             Some(true) => Recompute::Full,
             Some(false) => Recompute::None,
-            None => self.recompute.map_or(default.recompute, Into::into),
+            None => self.recompute.unwrap_or(default.recompute),
         };
         let precision = self.precision.map_or(default.precision, Into::into);
         Ok(Options {
@@ -139,6 +143,7 @@ impl StepArgs {
                 .gradient_accumulation_steps
                 .unwrap_or(default.gradient_accumulation_steps),
             precision,
+            weights_dtype: self.weights_dtype.map(Into::into),
             optimizer: self.optimizer.map_or(default.optimizer, Into::into),
             optimizer_impl: self.optimizer_impl.map(Into::into),
             momentum: momentum > 0.0,

@@ -3,12 +3,12 @@
 use crate::report;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use peakledger_input::{Problem, near, quoted};
+use peakledger_plan::options::Recompute;
 use std::error::Error;
 use std::process::ExitCode;
 
 /// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
-const NOT_YET: [&str; 18] = [
-    "--weights-dtype",
+const NOT_YET: [&str; 17] = [
     "--attention-mask",
     "--experts",
     "--offload",
@@ -102,6 +102,22 @@ pub(crate) fn momentum(text: &str) -> Result<f64, Problem> {
     text.parse().map_err(|_| {
         Problem::anywhere(format!("{} is not a number", quoted(text))).mend("use a number from 0 to 1")
     })
+}
+
+/// What is computed again: none, full, or every:N.
+pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
+    let wrong = |cause: String| {
+        Problem::anywhere(cause).mend("choose one of `none`, `full`, `every:N` (as in `every:4`)")
+    };
+    match text.split_once(':') {
+        None if text == "none" => Ok(Recompute::None),
+        None if text == "full" => Ok(Recompute::Full),
+        Some(("every", layers)) => match layers.parse() {
+            Ok(layers) => Ok(Recompute::Every(layers)),
+            Err(_) => Err(wrong(format!("{} is no number of layers", quoted(layers)))),
+        },
+        _ => Err(wrong(format!("{} is none of its values", quoted(text)))),
+    }
 }
 
 #[cfg(test)]

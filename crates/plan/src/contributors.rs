@@ -2,7 +2,7 @@
 
 use crate::plan::{At, Level, Plan, Step};
 use crate::torch::Dtype;
-use crate::torch::tape::{ModuleId, ModuleName, Role, Stored, Tape};
+use crate::torch::tape::{CopiedFor, ModuleId, ModuleName, Role, Stored, Tape};
 use peakledger_core::{Bytes, Category, Detail, Moment};
 use std::collections::BTreeMap;
 
@@ -29,6 +29,7 @@ enum Kind {
     Gradients,
     State(&'static str),
     AutocastCopies(Dtype),
+    AdapterCopies(Dtype),
     Batch,
     Logits(Dtype),
     LogProbabilities(Dtype),
@@ -106,7 +107,10 @@ fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
         (Category::Parameter | Category::MasterWeight, _) => Kind::Parameters,
         (Category::Gradient, _) => Kind::Gradients,
         (Category::OptimizerState, Role::Of { state, .. }) => Kind::State(state),
-        (_, _) if stored.autocast_copy => Kind::AutocastCopies(dtype),
+        (_, _) if stored.copied_for == Some(CopiedFor::Autocast) => Kind::AutocastCopies(dtype),
+        (Category::Activation, _) if stored.copied_for == Some(CopiedFor::Adapter) => {
+            Kind::AdapterCopies(dtype)
+        }
         (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
         (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
         (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
@@ -164,6 +168,7 @@ fn name(kind: Kind, passes: bool, layers: Option<(u32, u32)>) -> String {
         Kind::Gradients => "gradients".to_owned(),
         Kind::State(state) => format!("optimizer state · {state}"),
         Kind::AutocastCopies(dtype) => with_type("autocast copies of the weights", dtype),
+        Kind::AdapterCopies(dtype) => with_type("inputs copied for the adapters", dtype),
         Kind::Batch => "batch".to_owned(),
         Kind::Logits(dtype) => with_type("logits", dtype),
         Kind::LogProbabilities(dtype) => with_type("log-probabilities", dtype),

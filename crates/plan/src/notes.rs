@@ -2,7 +2,7 @@
 
 use crate::model::Attend;
 use crate::options::{
-    Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Precision, Quantize, Recompute,
+    Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Quantize, Recompute,
 };
 use crate::plan::Plan;
 use crate::torch::kernel::cublas_workspace;
@@ -79,6 +79,9 @@ impl Plan {
             None => "every parameter trained".to_owned(),
             Some(lora) => {
                 let targets = match &lora.targets {
+                    LoraTargets::AllLinear if self.architecture.shape.routed => {
+                        "every linear module but the head (experts are none)".to_owned()
+                    }
                     LoraTargets::AllLinear => "every linear module but the head".to_owned(),
                     LoraTargets::Named(names) => names.join(", "),
                 };
@@ -112,19 +115,24 @@ impl Plan {
     }
 
     fn precision(&self) -> String {
-        match self.options.precision {
-            Precision::Fp32 => "fp32: weights, gradients, optimizer state and compute",
-            Precision::Bf16 => "bf16: weights, gradients, optimizer state and compute",
-            Precision::Fp16 => "fp16: weights, gradients, optimizer state and compute",
-            Precision::Fp16Mixed => {
-                "fp16-mixed: fp32 weights, gradients and optimizer state, autocast to fp16, a GradScaler"
+        let (options, stored) = (&self.options, self.options.weights().as_str());
+        let kept = match &options.lora {
+            None => format!("weights, gradients and optimizer state in {stored}"),
+            Some(lora) => {
+                let (weights, dtype) = (
+                    if options.quantize.is_some() { "other weights" } else { "weights" },
+                    lora.dtype.as_str(),
+                );
+                format!("{weights} in {stored}, adapters with their gradients and optimizer state in {dtype}")
             }
-            Precision::Bf16Mixed => {
-                "bf16-mixed: fp32 weights, gradients and optimizer state, autocast to bf16"
+        };
+        match options.precision.autocast() {
+            None => format!("{kept}, computed in {}", options.compute().as_str()),
+            Some(autocast) => {
+                let scaler = if options.grad_scaler { ", a GradScaler" } else { "" };
+                format!("{kept}, autocast to {}{scaler}", autocast.as_str())
             }
         }
-        .to_owned()
-            + if self.options.prepare_for_kbit { "; weights that are not packed are fp32" } else { "" }
     }
 
     fn attention(&self) -> String {
@@ -181,6 +189,11 @@ impl Plan {
         match self.options.recompute {
             Recompute::None => "none: activations are kept for backward".to_owned(),
             Recompute::Full => "full: every decoder layer is a checkpoint (use_reentrant=False)".to_owned(),
+            Recompute::Every(layers) => {
+                format!(
+                    "every:{layers}: a checkpoint for {layers} decoder layers in a row (use_reentrant=False)"
+                )
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::torch::Dtype;
 use peakledger_input::Problem;
+use std::num::NonZeroU32;
 
 /// How a training step is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +15,8 @@ pub struct Options {
     pub gradient_accumulation_steps: u32,
     /// Types of weights and compute.
     pub precision: Precision,
+    /// Another type of weights than `precision` has: bf16 weights under autocast, say.
+    pub weights_dtype: Option<Dtype>,
     /// Which optimizer.
     pub optimizer: OptimizerKind,
     /// How it is computed; without one, as torch picks on CUDA: foreach.
@@ -52,6 +55,7 @@ impl Default for Options {
             seq_len: None,
             gradient_accumulation_steps: 1,
             precision: Precision::Bf16Mixed,
+            weights_dtype: None,
             optimizer: OptimizerKind::AdamW,
             optimizer_impl: None,
             momentum: false,
@@ -78,12 +82,15 @@ const MOST_BLOCKS: u64 = 1 << 14;
 impl Options {
     /// The type that weights are kept in, but for those that are packed.
     pub(crate) fn weights(&self) -> Dtype {
-        if self.prepare_for_kbit { Dtype::F32 } else { self.precision.weights() }
+        if self.prepare_for_kbit {
+            return Dtype::F32;
+        }
+        self.weights_dtype.unwrap_or(self.precision.weights())
     }
 
     /// The type that products are computed in.
     pub(crate) fn compute(&self) -> Dtype {
-        self.precision.autocast().unwrap_or(self.precision.weights())
+        self.precision.autocast().or(self.weights_dtype).unwrap_or(self.precision.weights())
     }
 
     /// Checks what no type rules out.
@@ -122,6 +129,10 @@ impl Options {
             let cause = "Adafactor is planned a parameter at a time, as torch runs it unless told otherwise"
                 .to_owned();
             return wrong("--optimizer-impl", cause, "leave it out, or use forloop");
+        }
+        if self.grad_scaler && self.weights() == Dtype::F16 {
+            let cause = "fp16 weights have fp16 gradients, which GradScaler does not unscale".to_owned();
+            return wrong("--weights-dtype", cause, "use fp32 or bf16");
         }
         if self.quantize.is_some() && self.lora.is_none() {
             let cause = "quantized weights are frozen, so nothing would be trained".to_owned();
@@ -212,6 +223,19 @@ pub enum Recompute {
     None,
     /// Every decoder layer is a checkpoint.
     Full,
+    /// Every so many decoder layers in a row are one checkpoint.
+    Every(NonZeroU32),
+}
+
+impl Recompute {
+    /// How many layers are a checkpoint together, where any are.
+    pub(crate) fn layers(self) -> Option<NonZeroU32> {
+        match self {
+            Recompute::None => None,
+            Recompute::Full => Some(NonZeroU32::MIN),
+            Recompute::Every(layers) => Some(layers),
+        }
+    }
 }
 
 /// How long the loop keeps the model's output (logits).

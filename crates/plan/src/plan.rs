@@ -96,6 +96,11 @@ pub struct At<'a> {
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
     let seq_len = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
     options.check(seq_len, architecture.shape.num_hidden_layers)?;
+    let positions = architecture.shape.max_position_embeddings;
+    if architecture.shape.learned_positions && seq_len > positions {
+        let cause = format!("the model has {positions} learned positions, and none beyond");
+        return Err(Problem::in_option("--seq-len", cause).mend(format!("use {positions} or fewer tokens")));
+    }
     let Outcome { tape, parameters, trainable } = step::run(&architecture, &options, seq_len)?;
     let too_big = || {
         Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")

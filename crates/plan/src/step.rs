@@ -7,7 +7,7 @@ use crate::config::Architecture;
 use crate::model::{Attend, Model, ModelOutput, Run, causal_lm_loss};
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
-use crate::options::{HoldOutputs, OptimizerImpl, Options, Recompute};
+use crate::options::{HoldOutputs, OptimizerImpl, Options};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
@@ -33,12 +33,12 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
     let torch = Torch::new(ops, options.capability);
     let mut build = Builder::new(torch.clone(), options);
-    let checkpointed = options.recompute == Recompute::Full;
+    let checkpointed = options.recompute.layers();
     // a checkpoint needs something to ask its input for a gradient (`enable_input_require_grads`)
     let run = Run {
         attend: Attend::choose(&arch.shape, options),
         checkpointed,
-        input_grads: checkpointed && options.lora.is_some(),
+        input_grads: checkpointed.is_some() && options.lora.is_some(),
     };
     let model = arch.blueprint.build(&mut build, &arch.shape, run);
     build.check()?;

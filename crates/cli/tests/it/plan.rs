@@ -38,8 +38,7 @@ fn a_table() {
     model      transformers 5.24 modules (modeling_llama.py) on torch 2.15, every
                parameter trained
     batch      1 sequence of 128 tokens
-    precision  bf16-mixed: fp32 weights, gradients and optimizer state, autocast to
-               bf16
+    precision  weights, gradients and optimizer state in fp32, autocast to bf16
     attention  sdpa: the math path, since no fused kernel takes grouped heads here
                (--expand-kv repeats them)
     optimizer  AdamW (foreach, as torch picks on CUDA)
@@ -99,9 +98,9 @@ fn a_table_on_forty_columns() {
                (modeling_llama.py) on torch
                2.15, every parameter trained
     batch      1 sequence of 128 tokens
-    precision  bf16-mixed: fp32 weights,
-               gradients and optimizer
-               state, autocast to bf16
+    precision  weights, gradients and
+               optimizer state in fp32,
+               autocast to bf16
     attention  sdpa: the flash kernel (half
                types, no mask, sm80 or
                later)
@@ -172,8 +171,7 @@ fn a_table_in_ascii() {
                parameter trained
     batch      1 sequence of 128 tokens, 4 micro-batches a step, all on the device
                from the start
-    precision  bf16-mixed: fp32 weights, gradients and optimizer state, autocast to
-               bf16
+    precision  weights, gradients and optimizer state in fp32, autocast to bf16
     attention  sdpa: the flash kernel (half types, no mask, sm80 or later)
     optimizer  AdamW (foreach, as torch picks on CUDA)
     recompute  none: activations are kept for backward
@@ -249,7 +247,7 @@ fn markdown() {
     | --- | --- |
     | model | transformers 5.24 modules (modeling_llama.py) on torch 2.15, every parameter trained |
     | batch | 1 sequence of 128 tokens |
-    | precision | bf16-mixed: fp32 weights, gradients and optimizer state, autocast to bf16 |
+    | precision | weights, gradients and optimizer state in fp32, autocast to bf16 |
     | attention | sdpa: the flash kernel (half types, no mask, sm80 or later) |
     | optimizer | AdamW (foreach, as torch picks on CUDA) |
     | recompute | none: activations are kept for backward |
@@ -390,6 +388,8 @@ fn each_option_does_what_its_word_says() {
     for (option, less) in [
         ("--recompute full", true),
         ("--gradient-checkpointing", true),
+        ("--recompute every:2", true),
+        ("--weights-dtype bf16", true),
         ("--optimizer sgd", true),
         ("--optimizer adafactor", true),
         ("--lora r=8", true),
@@ -796,6 +796,9 @@ fn steps_that_cannot_be() {
         ("--lora r=8,dropout=2", "0 to below 1"),
         ("--lora r=8,targets=w1", "no linear module named `w1`"),
         ("--optimizer adafactor --optimizer-impl fused", "forloop"),
+        ("--recompute every:0", "`0` is no number of layers"),
+        ("--recompute sometimes", "every:N"),
+        ("--precision fp16-mixed --weights-dtype fp16", "GradScaler"),
         ("--quantize nf4", "--lora"),
         ("--quantize int8 --lora r=8", "nf4-double"),
         ("--prepare-for-kbit --lora r=8", "--quantize nf4"),
@@ -809,4 +812,6 @@ fn steps_that_cannot_be() {
 fn a_sequence_beyond_the_models_limit_is_planned_and_said() {
     let plan = answer_json(&bench(), "plan config.json --seq-len 256");
     assert!(text(&plan["assumptions"]["batch"]).contains("longer than the model's limit of 128"));
+    let said = Bench::new().refusal("plan gpt2 --seq-len 1025");
+    assert!(said.contains("1024 learned positions"), "{said}");
 }

@@ -49,6 +49,8 @@ pub struct Shape {
     pub(crate) window: Option<Window>,
     /// Whether the family's attention has no fused kernel (it caps the scores).
     pub(crate) eager_only: bool,
+    /// Whether positions are learned, so that there are no more than `max_position_embeddings`.
+    pub(crate) learned_positions: bool,
     /// Whether some layers route their tokens to experts.
     pub(crate) routed: bool,
 }

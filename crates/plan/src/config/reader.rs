@@ -187,6 +187,7 @@ impl<'a> Reader<'a> {
             window: None,
             eager_only: false,
             routed: false,
+            learned_positions: false,
         })
     }
 

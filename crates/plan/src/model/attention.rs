@@ -23,7 +23,7 @@ impl Attend {
         if options.attention == Attention::Eager || shape.eager_only {
             return Attend::Eager;
         }
-        let half = options.precision.autocast().unwrap_or(options.precision.weights()).is_half();
+        let half = options.compute().is_half();
         let grouped = shape.num_key_value_heads != shape.num_attention_heads;
         let expand_kv = grouped && (options.expand_kv || shape.head_dim > MOST_FLASH_WIDTH);
         let kernel = if half

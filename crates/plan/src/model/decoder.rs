@@ -1,9 +1,8 @@
 //! `…ForCausalLM` with rotary positions: embedding, decoder layers, norm, head. The layers are the family's.
 
-use super::{Attend, Model, ModelOutput, Run};
+use super::{Attend, Block, Model, ModelOutput, Run, run_blocks};
 use crate::config::{Shape, Window};
 use crate::nn::{Builder, Embedding, Linear, Norm, RotaryEmbedding};
-use crate::torch::checkpoint::checkpoint;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 use peakledger_core::Detail;
 use std::rc::Rc;
@@ -135,11 +134,12 @@ impl Decoder {
             let inputs_embeds = self.embed(input_ids);
             let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
             let masks = Masks::new(self.run.attend, self.window.as_ref(), input_ids, inputs_embeds.dtype());
-            let mut hidden_states = ops::dropout(&inputs_embeds, self.around.embedding_dropout);
+            let hidden_states = ops::dropout(&inputs_embeds, self.around.embedding_dropout);
             let dtype = self.around.rotary_dtype.unwrap_or(hidden_states.dtype());
             let tables = |rotary: &RotaryEmbedding| rotary.forward(&position_ids, dtype);
             let [sliding, full] =
                 [&self.sliding_rotary, &self.rotary].map(|rotary| rotary.as_ref().map(tables));
+            let mut blocks: Vec<Block> = Vec::with_capacity(self.layers.len());
             for (index, layer) in self.layers.iter().enumerate() {
                 let is_sliding = is_sliding(self.window.as_ref(), index);
                 let own = sliding.as_ref().filter(|_| is_sliding || full.is_none());
@@ -149,13 +149,10 @@ impl Decoder {
                     attention_mask: masks.of(is_sliding).cloned(),
                     _position_ids: position_ids.clone(),
                 };
-                hidden_states = if self.run.checkpointed {
-                    let layer = layer.clone();
-                    checkpoint(hidden_states.clone(), move |input| layer.forward(input, &context))
-                } else {
-                    layer.forward(&hidden_states, &context)
-                };
+                let layer = layer.clone();
+                blocks.push(Box::new(move |hidden_states| layer.forward(hidden_states, &context)));
             }
+            let hidden_states = run_blocks(hidden_states, blocks, self.run);
             self.norm.forward(&hidden_states)
         })
     }

@@ -4,11 +4,10 @@
 use super::attention::{Attend, heads, merge_heads};
 use super::decoder::Masks;
 use super::mlp::activate;
-use super::{Blueprint, Model, ModelOutput, Run};
+use super::{Block, Blueprint, Model, ModelOutput, Run, run_blocks};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
 use crate::nn::{Builder, Conv1d, Embedding, Linear, Norm, NormKind};
-use crate::torch::checkpoint::checkpoint;
 use crate::torch::{ModuleId, Tensor, ops};
 use peakledger_core::Detail;
 use peakledger_input::Problem;
@@ -32,6 +31,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>
     };
     let mut shape = reader.shape(&defaults)?;
     reader.whole_heads(&shape)?;
+    shape.learned_positions = true;
     shape.attention_dropout = reader.probability("attn_pdrop", 0.1)?;
     let gpt2 = Gpt2 {
         inner: reader.optional_size(&["n_inner"])?.unwrap_or(shape.hidden_size.saturating_mul(4)),
@@ -52,7 +52,7 @@ impl Blueprint for Gpt2 {
         let list = build.module(transformer, "h");
         let blocks = (0..shape.num_hidden_layers).map(|index| {
             let module = build.indexed(list, index);
-            Rc::new(Block::new(build, module, shape, self, run.attend))
+            Rc::new(Gpt2Block::new(build, module, shape, self, run.attend))
         });
         let blocks = blocks.collect();
         let ln_f = Norm::new(build, transformer, "ln_f", NormKind::Layer, hidden);
@@ -69,7 +69,7 @@ struct Gpt2Lm {
     transformer: ModuleId,
     wte: Embedding,
     wpe: Embedding,
-    blocks: Vec<Rc<Block>>,
+    blocks: Vec<Rc<Gpt2Block>>,
     ln_f: Norm,
     lm_head: Linear,
     embd_pdrop: f64,
@@ -87,18 +87,16 @@ impl Gpt2Lm {
             let mut hidden_states = ops::add(&inputs_embeds, &position_embeds);
             let masks = Masks::new(self.run.attend, None, input_ids, inputs_embeds.dtype());
             hidden_states = ops::dropout(&hidden_states, self.embd_pdrop);
-            for block in &self.blocks {
-                let mask = masks.of(false).cloned();
-                hidden_states = if self.run.checkpointed {
-                    let (block, position_ids) = (block.clone(), position_ids.clone());
-                    checkpoint(hidden_states.clone(), move |input| {
-                        let _handed_on = &position_ids;
-                        block.forward(input, mask.as_ref())
-                    })
-                } else {
-                    block.forward(&hidden_states, mask.as_ref())
-                };
-            }
+            let block = |block: &Rc<Gpt2Block>| -> Block {
+                let (block, mask, position_ids) =
+                    (block.clone(), masks.of(false).cloned(), position_ids.clone());
+                Box::new(move |hidden_states| {
+                    let _handed_on = &position_ids;
+                    block.forward(hidden_states, mask.as_ref())
+                })
+            };
+            let blocks = self.blocks.iter().map(block).collect();
+            let hidden_states = run_blocks(hidden_states, blocks, self.run);
             self.ln_f.forward(&hidden_states)
         })
     }
@@ -113,7 +111,7 @@ impl Model for Gpt2Lm {
     }
 }
 
-struct Block {
+struct Gpt2Block {
     module: ModuleId,
     ln_1: Norm,
     attn: Attention,
@@ -121,11 +119,11 @@ struct Block {
     mlp: Mlp,
 }
 
-impl Block {
-    fn new(build: &mut Builder, module: ModuleId, shape: &Shape, gpt2: &Gpt2, attend: Attend) -> Block {
+impl Gpt2Block {
+    fn new(build: &mut Builder, module: ModuleId, shape: &Shape, gpt2: &Gpt2, attend: Attend) -> Gpt2Block {
         let norm =
             |build: &mut Builder, name| Norm::new(build, module, name, NormKind::Layer, shape.hidden_size);
-        Block {
+        Gpt2Block {
             module,
             ln_1: norm(build, "ln_1"),
             attn: Attention::new(build, module, shape, gpt2, attend),

@@ -24,10 +24,12 @@ use crate::config::{Architecture, Reader, Shape};
 use crate::nn::{Builder, count};
 use crate::options::Options;
 use crate::torch::autograd::{Edge, Leaf};
+use crate::torch::checkpoint::checkpoint;
 use crate::torch::{ModuleId, Tensor, Torch};
 use peakledger_input::Problem;
 use std::cell::RefCell;
 use std::fmt::Debug;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -70,8 +72,8 @@ pub(crate) trait Blueprint: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) attend: Attend,
-    /// Whether every decoder layer is a checkpoint.
-    pub(crate) checkpointed: bool,
+    /// How many decoder layers are a checkpoint together, where any are.
+    pub(crate) checkpointed: Option<NonZeroU32>,
     /// Whether the embedding's output asks for its gradient though nothing before it is trained.
     pub(crate) input_grads: bool,
 }
@@ -86,6 +88,31 @@ impl Run {
         embedded.torch().leaves.borrow_mut().push((embedded.detach(), leaf.clone()));
         embedded.with_edge(Some(Edge::leaf(leaf, module)))
     }
+}
+
+/// A decoder layer with what it is given beside the hidden states.
+pub(crate) type Block = Box<dyn Fn(&Tensor) -> Tensor>;
+
+/// Runs the layers one after the other; with checkpoints, so many of them in each.
+pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run) -> Tensor {
+    let Some(layers) = run.checkpointed else {
+        for block in blocks {
+            hidden_states = block(&hidden_states);
+        }
+        return hidden_states;
+    };
+    let mut blocks = blocks.into_iter().peekable();
+    while blocks.peek().is_some() {
+        let group: Vec<Block> = blocks.by_ref().take(layers.get() as usize).collect();
+        hidden_states = checkpoint(hidden_states, move |input| {
+            let mut hidden_states = input.clone();
+            for block in &group {
+                hidden_states = block(&hidden_states);
+            }
+            hidden_states
+        });
+    }
+    hidden_states
 }
 
 /// A causal language model.
@@ -106,7 +133,7 @@ impl Architecture {
     /// How many parameters the model has: it is built, but not run.
     pub fn parameters(&self) -> u64 {
         let mut build = Builder::new(Torch::new(0, None), &Options::default());
-        let run = Run { attend: Attend::Eager, checkpointed: false, input_grads: false };
+        let run = Run { attend: Attend::Eager, checkpointed: None, input_grads: false };
         let _model = self.blueprint.build(&mut build, &self.shape, run);
         count(&build.parameters)
     }

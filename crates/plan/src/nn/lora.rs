@@ -3,6 +3,7 @@
 
 use super::Builder;
 use crate::options::{Lora, LoraTargets};
+use crate::torch::tape::CopiedFor;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 
 /// The two matrices of a module, `[r, in]` and `[out, r]`.
@@ -63,7 +64,13 @@ impl Adapter {
             let dtype = result.dtype();
             let result = if is_packed { ops::clone(result) } else { result };
             let casts = !is_packed || torch.autocast_dtype().is_none();
-            let x = if casts { ops::to(x, self.dtype) } else { x.clone() };
+            let x = if casts && x.dtype() != self.dtype {
+                let copy = ops::to_copy(x, self.dtype);
+                copy.relabel(|stored| stored.copied_for = Some(CopiedFor::Adapter));
+                copy
+            } else {
+                x.clone()
+            };
             let [a, b] = self.modules;
             let dropped = torch.inside(self.dropout_module, || ops::dropout(&x, self.dropout));
             let narrow = torch.inside(a, move || ops::linear(dropped, &self.lora_a, None));

@@ -1,6 +1,7 @@
 //! Autocast: a cast at the door of an op, and the cache that keeps the casts of parameters until the region ends
 //! (`aten/src/ATen/autocast_mode.cpp`).
 
+use super::tape::CopiedFor;
 use super::{Dtype, Tensor, Torch, ops};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -55,7 +56,7 @@ pub(crate) fn lowered(tensor: &Tensor) -> Tensor {
     let hit = torch.autocast.borrow().as_ref().and_then(|region| region.cache.get(&key).cloned());
     hit.unwrap_or_else(|| {
         let cast = ops::to(tensor, dtype);
-        cast.relabel(|stored| stored.autocast_copy = true);
+        cast.relabel(|stored| stored.copied_for = Some(CopiedFor::Autocast));
         if let Some(region) = torch.autocast.borrow_mut().as_mut() {
             region.cache.insert(key, cast.clone());
         }

@@ -39,7 +39,7 @@ impl Torch {
             dtype: Dtype::Byte,
             module: ModuleId(0),
             role: Role::Kernel { name: "cuBLAS workspace" },
-            autocast_copy: false,
+            copied_for: None,
         });
     }
 }

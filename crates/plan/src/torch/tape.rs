@@ -61,8 +61,17 @@ pub(crate) struct Stored {
     pub(crate) dtype: Dtype,
     pub(crate) module: ModuleId,
     pub(crate) role: Role,
-    /// Made by an autocast cast of a parameter.
-    pub(crate) autocast_copy: bool,
+    /// What it is a copy for, if it is one that torch or peft makes unasked.
+    pub(crate) copied_for: Option<CopiedFor>,
+}
+
+/// Why a copy in another type is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopiedFor {
+    /// A parameter, for ops under autocast.
+    Autocast,
+    /// A module's input, for its adapter.
+    Adapter,
 }
 
 /// What ran at a moment.

@@ -167,7 +167,7 @@ impl Torch {
             dtype,
             module,
             role,
-            autocast_copy: false,
+            copied_for: None,
         };
         let id = if self.halted.get() { StorageId::NOWHERE } else { self.tape.borrow_mut().bear(stored) };
         Tensor { storage: Rc::new(Storage { torch: self.clone(), id }), layout, dtype, edge: None }

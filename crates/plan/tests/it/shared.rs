@@ -7,6 +7,7 @@ use peakledger_plan::{Dtype, Plan, plan};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// The folder of the full tables. Says so where there is none.
@@ -66,7 +67,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         other => return Err(format!("precision {other:?}")),
     };
     let memory_efficient = text("sdpa_kernel") == "efficient";
-    let weights = precision.weights();
+    let weights = if job["weights"] == "bfloat16" { Dtype::Bf16 } else { precision.weights() };
     let lora = job["lora"].as_object().map(|lora| Lora {
         rank: lora["r"].as_u64().unwrap(),
         dropout: lora["lora_dropout"].as_f64().unwrap_or(0.0),
@@ -94,7 +95,12 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         attention: if text("attn") == "eager" { Attention::Eager } else { Attention::Sdpa },
         // the oracle repeats keys and values for every kernel but flash
         expand_kv: memory_efficient || (precision == Precision::Fp32 && text("sdpa_kernel") != "math"),
-        recompute: if job["checkpoint"] == true { Recompute::Full } else { Recompute::None },
+        weights_dtype: (job["weights"] == "bfloat16").then_some(Dtype::Bf16),
+        recompute: match job["every"].as_u64().map(|every| NonZeroU32::new(u32::try_from(every).unwrap())) {
+            Some(every) => Recompute::Every(every.unwrap()),
+            None if job["checkpoint"] == true => Recompute::Full,
+            None => Recompute::None,
+        },
         clip_grad_norm: !job["clip"].is_null(),
         hold_outputs: if job["drop_logits"] == true { HoldOutputs::No } else { HoldOutputs::Backward },
         capability: (memory_efficient || text("sdpa_kernel") == "math").then_some((7, 5)),

@@ -79,7 +79,7 @@ fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
 /// for its gradient, and the tracker's module hooks hold it and its gradient for good. Plain training lets them go when
 /// backward ends (weak references to that storage are dead then; torch 2.15, peft, transformers 5.24).
 fn held_by_tracker(job: &Value) -> u64 {
-    if job["lora"].is_null() || job["checkpoint"] != true {
+    if job["lora"].is_null() || (job["checkpoint"] != true && job["every"].is_null()) {
         return 0;
     }
     let number = |value: &Value| value.as_u64().unwrap();
