@@ -37,6 +37,9 @@ impl Formatter for Escaping<'_> {
     );
 
     fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return out.write_all(text.as_bytes()); // nearly every name
+        }
         let mut rest = text;
         while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_unprintable(*c)) {
             let (before, after) = rest.split_at(at);
