@@ -99,6 +99,7 @@ values!(DtypeArg for Dtype {
 });
 values!(OptimizerArg for OptimizerKind {
     AdamW = "adamw" => OptimizerKind::AdamW,
+    AdamW8bit = "adamw-8bit" => OptimizerKind::AdamW8bit,
     Sgd = "sgd" => OptimizerKind::Sgd,
     Adafactor = "adafactor" => OptimizerKind::Adafactor,
 });

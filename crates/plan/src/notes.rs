@@ -177,6 +177,11 @@ impl Plan {
         let clip = if self.options.clip_grad_norm { ", after clip_grad_norm_" } else { "" };
         match self.options.optimizer {
             OptimizerKind::AdamW => format!("AdamW ({implementation}){clip}"),
+            OptimizerKind::AdamW8bit => {
+                format!(
+                    "AdamW8bit (bitsandbytes; 8-bit moments for every parameter of 4096 numbers or more){clip}"
+                )
+            }
             OptimizerKind::Sgd if self.options.momentum => {
                 format!("SGD with momentum ({implementation}){clip}")
             }

@@ -130,6 +130,10 @@ impl Options {
                 .to_owned();
             return wrong("--optimizer-impl", cause, "leave it out, or use forloop");
         }
+        if self.optimizer == OptimizerKind::AdamW8bit && self.optimizer_impl.is_some() {
+            let cause = "bitsandbytes' AdamW8bit has one implementation".to_owned();
+            return wrong("--optimizer-impl", cause, "leave it out");
+        }
         if self.grad_scaler && self.weights() == Dtype::F16 {
             let cause = "fp16 weights have fp16 gradients, which GradScaler does not unscale".to_owned();
             return wrong("--weights-dtype", cause, "use fp32 or bf16");
@@ -190,6 +194,8 @@ impl Precision {
 pub enum OptimizerKind {
     /// `torch.optim.AdamW`
     AdamW,
+    /// `bitsandbytes.optim.AdamW8bit`
+    AdamW8bit,
     /// `torch.optim.SGD`
     Sgd,
     /// `torch.optim.Adafactor`, a parameter at a time.

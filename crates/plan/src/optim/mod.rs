@@ -4,6 +4,7 @@
 
 mod adafactor;
 mod adamw;
+mod adamw_8bit;
 mod clip;
 mod grad_scaler;
 mod sgd;
@@ -34,12 +35,14 @@ impl Optimizer {
 
     /// Makes the state of every parameter, which torch does in the first step.
     pub(crate) fn make_state(&mut self, parameters: &[Parameter]) {
-        let make = |parameter: &Parameter| match self.kind {
+        let first_8bit = parameters.iter().position(adamw_8bit::is_8bit);
+        let make = |(index, parameter): (usize, &Parameter)| match self.kind {
             OptimizerKind::AdamW => adamw::state(parameter, self.implementation),
+            OptimizerKind::AdamW8bit => adamw_8bit::state(parameter, first_8bit == Some(index)),
             OptimizerKind::Sgd => sgd::state(parameter, self.implementation, self.momentum),
             OptimizerKind::Adafactor => adafactor::state(parameter),
         };
-        self.state = parameters.iter().map(make).collect();
+        self.state = parameters.iter().enumerate().map(make).collect();
     }
 
     /// `optimizer.step()`, once there is state.
@@ -48,6 +51,7 @@ impl Optimizer {
         let torch = first.tensor.torch();
         match self.kind {
             OptimizerKind::AdamW => adamw::step(torch, parameters, self.implementation),
+            OptimizerKind::AdamW8bit => adamw_8bit::step(torch, parameters),
             OptimizerKind::Sgd => sgd::step(torch, self.implementation),
             OptimizerKind::Adafactor => adafactor::step(torch, parameters),
         }

@@ -5,4 +5,5 @@
 mod measured;
 mod ops;
 mod shared;
+mod states;
 mod truth;

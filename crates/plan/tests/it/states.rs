@@ -1,0 +1,38 @@
+//! Optimizer states that torch's tracker cannot run: their sizes by pencil.
+
+use peakledger_input::Source;
+use peakledger_plan::config::Architecture;
+use peakledger_plan::options::*;
+use peakledger_plan::{Step, plan};
+use std::collections::BTreeMap;
+
+/// `bitsandbytes.optim.AdamW8bit` on a model of one layer: two bytes a number and two scales in fp32 for 256, and fp32
+/// where a parameter has fewer than 4096 numbers; two tables of 256 fp32 numbers for all.
+#[test]
+fn moments_of_eight_bits() {
+    let config = serde_json::json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true, "max_position_embeddings": 64,
+    });
+    let architecture = Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap();
+    let options = Options { optimizer: OptimizerKind::AdamW8bit, ..Options::default() };
+    let plan = plan(architecture, options).unwrap();
+    let ledger = plan.ledger(Step::Steady).unwrap();
+    let states: BTreeMap<&str, u64> = ledger
+        .states()
+        .iter()
+        .map(|state| (state.name.as_ref(), state.bytes.get()))
+        .filter(|(name, _)| ["state", "qmap", "absmax"].iter().any(|word| name.contains(word)))
+        .collect();
+    let rounded = |bytes: u64| bytes.div_ceil(512) * 512;
+    let expected = |name: &str| states.get(name).copied();
+    assert_eq!(expected("model.embed_tokens.weight.state1"), Some(rounded(64_000)));
+    assert_eq!(expected("model.embed_tokens.weight.absmax2"), Some(rounded(64_000 / 256 * 4)));
+    assert_eq!(expected("model.embed_tokens.weight.qmap1"), Some(1024));
+    assert_eq!(expected("model.layers.0.self_attn.k_proj.weight.state1"), Some(rounded(64 * 32 * 4)), "fp32");
+    assert_eq!(expected("model.layers.0.mlp.down_proj.weight.state2"), Some(64 * 96), "8 bits");
+    assert_eq!(expected("model.norm.weight.state2"), Some(512));
+    assert_eq!(states.keys().filter(|name| name.contains("qmap")).count(), 2, "once for all");
+    // embedding, q, k, v, o, gate, up, down, three norms; absmax for embedding, q, o, gate, up, down
+    assert_eq!(states.len(), 2 + 11 * 2 + 6 * 2);
+}
