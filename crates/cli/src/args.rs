@@ -61,6 +61,8 @@ enum FormatArg {
     Json,
     Csv,
     Markdown,
+    /// Of no verb yet; refused with what there is.
+    #[value(hide = true)]
     Html,
 }
 

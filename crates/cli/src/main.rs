@@ -11,7 +11,7 @@ mod step_args;
 mod usage;
 mod verbs;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use peakledger_input::Problem;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ pub(crate) enum Answer {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage::answer(&error),
+        Err(error) => return usage::answer(&error, &Cli::command()),
     };
     match verbs::run(cli.verb) {
         Ok(Answer::Given) => ExitCode::SUCCESS,

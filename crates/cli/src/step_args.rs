@@ -2,7 +2,7 @@
 
 use crate::usage;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
-use peakledger_input::{Place, Problem};
+use peakledger_input::{Place, Problem, quoted};
 use peakledger_plan::Dtype;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
@@ -51,7 +51,8 @@ pub(crate) struct StepArgs {
     /// The same as --recompute full
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", conflicts_with = "recompute")]
     gradient_checkpointing: Option<bool>,
-    /// Train adapters, the model frozen: r=16,dropout=0.05,dtype=fp32,targets=q_proj+v_proj or targets=all-linear
+    /// Train adapters, the model frozen: r=16, with dropout=0, dtype=fp32 and targets=all-linear where they are left
+    /// out, as in r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj; alpha is taken and changes no byte
     #[arg(long, value_name = "r=R,…")]
     lora: Option<LoraArg>,
     /// Pack the frozen weights of linear modules (bitsandbytes); nf4-double packs their scales too
@@ -168,33 +169,36 @@ impl StepArgs {
 struct LoraArg(Lora);
 
 impl FromStr for LoraArg {
-    type Err = String;
+    type Err = Problem;
 
-    fn from_str(text: &str) -> Result<LoraArg, String> {
+    fn from_str(text: &str) -> Result<LoraArg, Problem> {
+        let wrong = |cause: String| Problem::anywhere(cause).mend(usage::LORA);
         let mut lora = Lora { rank: 0, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+        if text.trim().is_empty() {
+            return Err(wrong("its value is missing".to_owned()));
+        }
+        let mut seen = Vec::new();
         for part in text.split(',').map(str::trim) {
             let Some((key, value)) = part.split_once('=') else {
-                return Err(format!("`{part}` is not KEY=VALUE"));
+                return Err(wrong(format!("{} is not KEY=VALUE", quoted(part))));
             };
-            let number = || value.parse::<f64>().map_err(|_| format!("`{key}` is not a number: `{value}`"));
+            let is = |what: &str| wrong(format!("`{key}` is {what}, not {}", quoted(value)));
             match key {
-                "r" => {
-                    lora.rank = match value.parse::<u64>() {
-                        Ok(rank @ 1..=65_536) => rank,
-                        _ => return Err(format!("`r` is a whole number from 1 to 65536, not `{value}`")),
-                    }
-                }
-                "alpha" => drop(number()?),
-                "dropout" => match number()? {
-                    dropout if (0.0..1.0).contains(&dropout) => lora.dropout = dropout,
-                    dropout => return Err(format!("`dropout` is from 0 to below 1, not {dropout}")),
+                "r" => match value.parse::<u64>() {
+                    Ok(rank @ 1..=65_536) => lora.rank = rank,
+                    _ => return Err(is("a whole number from 1 to 65536")),
+                },
+                "alpha" => drop(value.parse::<f64>().map_err(|_| is("a number"))?),
+                "dropout" => match value.parse::<f64>() {
+                    Ok(dropout) if (0.0..1.0).contains(&dropout) => lora.dropout = dropout,
+                    _ => return Err(is("a number from 0 to below 1")),
                 },
                 "dtype" => {
                     lora.dtype = match value {
                         "fp32" => Dtype::F32,
                         "bf16" => Dtype::Bf16,
                         "fp16" => Dtype::F16,
-                        _ => return Err(format!("`dtype` is fp32, bf16 or fp16, not `{value}`")),
+                        _ => return Err(is("fp32, bf16 or fp16")),
                     }
                 }
                 "targets" if value == "all-linear" => lora.targets = LoraTargets::AllLinear,
@@ -202,11 +206,18 @@ impl FromStr for LoraArg {
                     let names = value.split('+').map(|name| name.trim().to_owned()).collect();
                     lora.targets = LoraTargets::Named(names);
                 }
-                _ => return Err(format!("`{key}` is none of r, alpha, dropout, dtype, targets")),
+                _ => {
+                    let cause = format!("{} is none of r, alpha, dropout, dtype, targets", quoted(key));
+                    return Err(wrong(cause));
+                }
             }
+            if seen.contains(&key) {
+                return Err(wrong(format!("`{key}` is given twice")));
+            }
+            seen.push(key);
         }
         match lora.rank {
-            0 => Err("`r` is missing".to_owned()),
+            0 => Err(wrong("`r`, the rank, is missing".to_owned())),
             _ => Ok(LoraArg(lora)),
         }
     }
@@ -220,15 +231,15 @@ pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, Step
         return Err(wrong("an empty candidate".to_owned(), example));
     }
     let Some((name, options)) = text.split_once(':').map(|(name, options)| (name.trim(), options)) else {
-        let cause = format!("{} has no name", peakledger_input::quoted(text));
+        let cause = format!("{} has no name", quoted(text));
         return Err(wrong(cause, example));
     };
     if name.is_empty() {
         return Err(wrong("a candidate without a name".to_owned(), example));
     }
     let command = Command::new("--candidate").no_binary_name(true).disable_help_flag(true);
-    let command = StepArgs::augment_args_for_update(command);
-    let parsed = command.try_get_matches_from(options.split_whitespace());
+    let mut command = StepArgs::augment_args_for_update(command);
+    let parsed = command.try_get_matches_from_mut(options.split_whitespace());
     let mut step = baseline.clone();
     let updated = parsed.and_then(|matches| {
         if matches.contains_id("recompute") {
@@ -239,15 +250,8 @@ pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, Step
     match updated {
         Ok(()) => Ok((name.to_owned(), step)),
         Err(error) => {
-            if let Some(problem) = usage::explained(&error) {
-                return Err(of_candidate(name, baseline, problem));
-            }
-            let said = error.to_string();
-            let first = said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            Err(wrong(
-                format!("{}: {first}", peakledger_input::quoted(name)),
-                "a candidate takes the options of a step",
-            ))
+            let problem = usage::explained(&error, &command, usage::Asker::Candidate);
+            Err(of_candidate(name, baseline, problem))
         }
     }
 }
@@ -261,5 +265,5 @@ pub(crate) fn of_candidate(name: &str, baseline: &StepArgs, mut problem: Problem
         }
         (mend, _) => mend.unwrap_or_else(|| "check its options".to_owned()),
     };
-    Problem::in_option("--candidate", format!("{}: {problem}", peakledger_input::quoted(name))).mend(mend)
+    Problem::in_option("--candidate", format!("{}: {problem}", quoted(name))).mend(mend)
 }

@@ -1,8 +1,9 @@
 //! What is wrong with the arguments, in the form of every other problem: the option, the cause and the mend.
 
 use crate::report;
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use peakledger_input::{Problem, near, quoted};
+use peakledger_input::{Place, Problem, misspelt, quoted};
 use peakledger_plan::options::Recompute;
 use std::error::Error;
 use std::process::ExitCode;
@@ -28,57 +29,205 @@ const NOT_YET: [&str; 17] = [
     "--stack",
 ];
 
-/// Answers arguments that are none, or a request for help.
-pub(crate) fn answer(error: &clap::Error) -> ExitCode {
-    let is_plan = std::env::args_os().nth(1).is_some_and(|verb| verb == "plan");
-    match explained(error).filter(|_| is_plan || error.kind() != ErrorKind::UnknownArgument) {
-        Some(problem) => report(&problem),
-        None => {
-            let _closed = error.print(); // nobody is left to tell where the stream is closed
+/// How `--lora` is written, with the defaults of what may be left out.
+pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in \
+     `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte)";
+
+/// Who takes the arguments.
+#[derive(Clone, Copy)]
+pub(crate) enum Asker<'a> {
+    /// The binary itself.
+    Binary,
+    /// A verb.
+    Verb(&'a str),
+    /// A candidate of `plan`.
+    Candidate,
+}
+
+impl Asker<'_> {
+    fn name(self) -> String {
+        match self {
+            Asker::Binary => "`peakledger`".to_owned(),
+            Asker::Verb(verb) => format!("`peakledger {verb}`"),
+            Asker::Candidate => "a candidate".to_owned(),
         }
+    }
+
+    /// Where its options are listed.
+    fn list(self) -> String {
+        match self {
+            Asker::Binary => "`peakledger --help` lists what there is".to_owned(),
+            Asker::Verb(verb) => format!("`peakledger {verb} --help` lists what there is"),
+            Asker::Candidate => "a candidate takes the options of a step".to_owned(),
+        }
+    }
+}
+
+/// Answers arguments that are none, or a request for help.
+pub(crate) fn answer(error: &clap::Error, command: &Command) -> ExitCode {
+    if is_answer(error) {
+        let _closed = error.print(); // nobody is left to tell where the stream is closed
+    } else {
+        let words: Vec<String> =
+            std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).collect();
+        let verb = words.iter().find_map(|word| command.find_subcommand(word));
+        report(&match verb {
+            Some(verb) => explained(error, verb, Asker::Verb(verb.get_name())),
+            None => explained(error, command, Asker::Binary),
+        });
     }
     ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }
 
-/// What clap found, where this project has better words for it.
-pub(crate) fn explained(error: &clap::Error) -> Option<Problem> {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
+/// Whether it is what was asked for and no error.
+fn is_answer(error: &clap::Error) -> bool {
+    let kind = error.kind();
+    matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+        || kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+}
+
+/// What clap found, in the form and the words of this project.
+pub(crate) fn explained(error: &clap::Error, command: &Command, asker: Asker<'_>) -> Problem {
+    let texts = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.as_str()],
+        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
     };
-    let argument = text(ContextKind::InvalidArg)?;
-    let option = argument.split([' ', '=', '[']).next().unwrap_or(argument);
-    let value = text(ContextKind::InvalidValue).unwrap_or_default();
-    if !option.starts_with('-') {
-        return None; // clap's own words do where there is no option to name
-    }
+    let text = |kind| texts(kind).first().copied().unwrap_or_default();
+    let argument = text(ContextKind::InvalidArg);
+    let option = bare(argument);
+    let value = text(ContextKind::InvalidValue);
     match error.kind() {
-        ErrorKind::UnknownArgument if NOT_YET.contains(&option) => {
-            let problem = Problem::in_option(option, "not planned yet");
-            Some(problem.mend("leave it out; `peakledger plan --help` lists the options that there are"))
+        ErrorKind::UnknownArgument if !option.starts_with('-') => {
+            let cause = format!("{} takes no such argument", asker.name());
+            Problem::in_option(clipped(option), cause).mend(asker.list())
+        }
+        ErrorKind::UnknownArgument => unknown(option, command, asker),
+        ErrorKind::InvalidSubcommand => {
+            let word = text(ContextKind::InvalidSubcommand);
+            let verbs: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+            let problem = Problem::in_option(clipped(word), "not a command of `peakledger`");
+            problem.mend(choice(word, &verbs))
         }
         ErrorKind::InvalidValue => {
-            let Some(ContextValue::Strings(known)) = error.get(ContextKind::ValidValue) else { return None };
-            let listed = known.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+            let known = texts(ContextKind::ValidValue);
             let cause = match value {
                 "" => "its value is missing".to_owned(),
                 value => format!("{} is none of its values", quoted(value)),
             };
-            let mend = match near(value, known.iter().map(String::as_str)) {
-                Some(meant) => format!("did you mean `{meant}`? They are {listed}"),
-                None => format!("choose one of {listed}"),
-            };
-            Some(Problem::in_option(option, cause).mend(mend))
+            Problem::in_option(option, cause).mend(match (option, known.as_slice()) {
+                ("--lora", _) => LORA.to_owned(),
+                (_, []) => format!("write it as `{}`", plain(argument)),
+                (_, known) => choice(value, known),
+            })
         }
         ErrorKind::ValueValidation => {
-            let why = error.source()?;
-            let problem = why.downcast_ref::<Problem>().cloned().unwrap_or_else(|| {
-                let mend = format!("`--help` says how `{option}` is written");
-                Problem::anywhere(format!("{} is not understood: {why}", quoted(value))).mend(mend)
+            let problem = error.source().and_then(|why| {
+                why.downcast_ref::<Problem>().cloned().or_else(|| {
+                    let mend = format!("`--help` says how `{option}` is written");
+                    let cause = format!("{} is not understood: {why}", quoted(value));
+                    Some(Problem::anywhere(cause).mend(mend))
+                })
             });
-            Some(problem.at(peakledger_input::Place::Option(option.to_owned())))
+            let problem = problem.unwrap_or_else(|| Problem::anywhere(format!("{} is none", quoted(value))));
+            problem.at(Place::Option(option.to_owned()))
         }
-        _ => None,
+        ErrorKind::MissingRequiredArgument => {
+            let missing: Vec<String> =
+                texts(ContextKind::InvalidArg).iter().map(|text| format!("`{}`", plain(text))).collect();
+            let cause = format!("{} needs {}", asker.name(), missing.join(" and "));
+            let values = command.get_positionals().flat_map(|positional| positional.get_possible_values());
+            let values: Vec<String> = values.map(|value| format!("`{}`", value.get_name())).collect();
+            let usage = match error.get(ContextKind::Usage) {
+                Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+                _ => String::new(),
+            };
+            Problem::anywhere(cause).mend(match usage.trim_start_matches("Usage:").trim() {
+                _ if !values.is_empty() => format!("choose one of {}", values.join(", ")),
+                "" => "add what is missing".to_owned(),
+                usage => format!("it is written `{}`", usage.replace(['<', '>'], "")),
+            })
+        }
+        ErrorKind::ArgumentConflict => {
+            let others: Vec<String> =
+                texts(ContextKind::PriorArg).iter().map(|prior| format!("`{}`", bare(prior))).collect();
+            match others.iter().any(|other| *other == format!("`{option}`")) || others.is_empty() {
+                true => Problem::in_option(option, "given twice").mend("keep one of the two"),
+                false => {
+                    let cause = format!("it does not go with {}", others.join(" and "));
+                    Problem::in_option(option, cause).mend("keep one of the two")
+                }
+            }
+        }
+        ErrorKind::TooManyValues => {
+            let cause = format!("it takes no value, and {} is one", quoted(value));
+            Problem::in_option(option, cause).mend("leave the value out")
+        }
+        ErrorKind::InvalidUtf8 => {
+            Problem::anywhere("an argument is not UTF-8 text").mend("only names of files may be other bytes")
+        }
+        _ => {
+            let said = error.to_string();
+            let first = said.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            Problem::anywhere(first).mend(asker.list())
+        }
+    }
+}
+
+/// An option that nobody has, or not here, or not yet.
+fn unknown(option: &str, command: &Command, asker: Asker<'_>) -> Problem {
+    let names: Vec<&str> = command
+        .get_arguments()
+        .flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default())
+        .filter(|name| *name != "help" && *name != "version")
+        .collect();
+    // what takes the options of a step
+    if names.contains(&"precision") && NOT_YET.contains(&option) {
+        let problem = Problem::in_option(option, "not planned yet");
+        return problem.mend("leave it out; `peakledger plan --help` lists the options that there are");
+    }
+    let cause = format!("{} has no such option", asker.name());
+    let word = option.trim_start_matches('-');
+    // the whole of a word and more: `--batch-size` means `--micro-batch-size`, `--seq-length` means `--seq-len`
+    let is_part = |part: &str, whole: &str| {
+        2 * part.len() >= whole.len() && (whole.starts_with(part) || whole.ends_with(part))
+    };
+    let longer = || names.iter().copied().filter(|name| is_part(name, word) || is_part(word, name));
+    let meant = misspelt(word, names.iter().copied()).or_else(|| longer().max_by_key(|name| name.len()));
+    Problem::in_option(clipped(option), cause).mend(match meant {
+        Some(meant) => format!("did you mean `--{meant}`? {}", capital(&asker.list())),
+        None => asker.list(),
+    })
+}
+
+/// The words that there are, and which of them was meant where one was.
+fn choice(word: &str, known: &[&str]) -> String {
+    let listed = known.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+    match misspelt(word, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`? They are {listed}"),
+        None => format!("choose one of {listed}"),
+    }
+}
+
+/// The option alone, of one that is shown with its value.
+fn bare(argument: &str) -> &str {
+    argument.split([' ', '=', '[']).next().unwrap_or(argument).trim_matches(['<', '>'])
+}
+
+/// An argument without the brackets that say that it is one.
+fn plain(argument: &str) -> String {
+    argument.replace(['<', '>'], "")
+}
+
+/// The first letters of a word that may be very long.
+fn clipped(word: &str) -> String {
+    quoted(word).trim_matches('`').to_owned()
+}
+
+fn capital(sentence: &str) -> String {
+    match sentence.strip_prefix("a ") {
+        Some(rest) => format!("A {rest}"),
+        None => sentence.to_owned(),
     }
 }
 

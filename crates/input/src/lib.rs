@@ -35,7 +35,7 @@ mod stream;
 mod system;
 
 pub use ledger::{open_ledger, read_ledger};
-pub use near::near;
+pub use near::{misspelt, near};
 pub use problem::{Place, Problem, quoted};
 pub use source::{CONFIG_LIMIT, Input, LEDGER_LIMIT, Limit, Source};
 pub use system::in_plain_words;

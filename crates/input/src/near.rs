@@ -22,6 +22,25 @@ pub fn near<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Op
     best.map(|(_, candidate)| candidate)
 }
 
+/// The candidate that `word` is a slip of the hand for, if one is: few letters differ. Where words are alike and mean
+/// different things, as options and the fields of a config do, [`near`] is too generous.
+pub fn misspelt<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > LONGEST {
+        return None;
+    }
+    let plain = |text: &str| text.to_lowercase().replace('-', "_");
+    let word = plain(word);
+    let most = (word.chars().count() / 4).max(1);
+    let mut best: Option<(usize, &'a str)> = None;
+    for candidate in candidates.into_iter().filter(|candidate| candidate.len() <= 2 * LONGEST) {
+        let letters = strsim::osa_distance(&word, &plain(candidate));
+        if letters <= most && best.is_none_or(|(fewest, _)| letters < fewest) {
+            best = Some((letters, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
 /// A part of a compound name counts for a little less than the whole: `byts` means `size_bytes`.
 fn likeness(word: &str, candidate: &str) -> f64 {
     let whole = strsim::jaro_winkler(word, candidate);
@@ -31,7 +50,7 @@ fn likeness(word: &str, candidate: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::near;
+    use super::{misspelt, near};
 
     #[test]
     fn offers_what_was_meant_and_nothing_far_off() {
@@ -43,5 +62,15 @@ mod tests {
         assert_eq!(near("foward", ["load", "forward", "loss", "backward"]), Some("forward"));
         assert_eq!(near("tpu", ["gpu", "cpu"]), None, "another device is not a typing mistake");
         assert_eq!(near(&"name".repeat(100), fields), None);
+    }
+
+    #[test]
+    fn a_slip_of_the_hand_is_not_another_word() {
+        assert_eq!(misspelt("adamx", ["sgd", "adamw"]), Some("adamw"));
+        assert_eq!(misspelt("adamw8bit", ["sgd", "adamw"]), None);
+        let fields = ["hidden_act", "intermediate_sze", "vocab_size"];
+        assert_eq!(misspelt("intermediate_size", fields), Some("intermediate_sze"));
+        assert_eq!(misspelt("hidden_size", fields), None);
+        assert_eq!(misspelt(&"name".repeat(100), fields), None);
     }
 }

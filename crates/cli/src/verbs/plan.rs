@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
     /// Exit with 1 if it does not fit the card of --gpu
-    #[arg(long, requires = "gpu")]
+    #[arg(long)]
     exit_code: bool,
     /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
@@ -56,6 +56,11 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     if args.candidates.len() > MOST_CANDIDATES {
         let cause = format!("{} candidates are more than {MOST_CANDIDATES}", args.candidates.len());
         return Err(Problem::in_option("--candidate", cause).mend("compare them in several runs"));
+    }
+    if args.exit_code && args.gpu.is_none() {
+        let problem =
+            Problem::in_option("--exit-code", "it asks whether the step fits, and no card is named");
+        return Err(problem.mend("name one: `--gpu 80GiB`, or a name of `peakledger list gpus`"));
     }
     // the file that must not be overwritten is known only now: the model may be a folder or a name
     let model = open_model(&args.model)?;

@@ -221,7 +221,7 @@ fn usage_errors_are_two_and_help_is_zero() {
     ] {
         assert_eq!(bench.run(wrong).code, Some(2), "{wrong}");
     }
-    assert!(bench.run("shwo ledger.json").err.contains("'show'"), "a near word is offered");
+    assert!(bench.run("shwo ledger.json").err.contains("did you mean `show`?"), "a near word is offered");
     for right in ["--help", "--version", "show --help"] {
         let ran = bench.run(right);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{right}");

@@ -89,7 +89,10 @@ fn machine_formats_carry_exact_numbers() {
 #[test]
 fn what_is_not_listed() {
     let said = Bench::new().refusal("list model");
-    assert!(said.contains("'models'"), "{said}");
+    assert!(
+        said.starts_with("error: `WHAT`: `model` is none") && said.contains("did you mean `models`?"),
+        "{said}"
+    );
     let said = Bench::new().refusal("list");
-    assert!(said.contains("<WHAT>"), "{said}");
+    assert!(said.contains("needs `WHAT`\n  help: choose one of `models`, "), "{said}");
 }

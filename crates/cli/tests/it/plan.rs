@@ -788,7 +788,7 @@ fn steps_that_cannot_be() {
         ("--optimizer sgd --momentum=-0.1", "-0.1 is no momentum"),
         ("--optimizer adam", "adamw"),
         ("--precision fp8", "bf16-mixed"),
-        ("--recompute full --gradient-checkpointing", "cannot be used with"),
+        ("--recompute full --gradient-checkpointing", "does not go with `--gradient-checkpointing`"),
         ("--hold-outputs=never", "backward"),
         ("--hold-outputs step", "step"),
         ("--step last", "steady"),
