@@ -42,6 +42,9 @@ pub(crate) struct StepArgs {
     /// How attention is computed [default: sdpa]
     #[arg(long, value_enum, value_name = "KIND")]
     attention: Option<AttentionArg>,
+    /// Whether rows are padded, so that the model is passed an attention mask [default: none]
+    #[arg(long, value_enum, value_name = "KIND")]
+    attention_mask: Option<AttentionMaskArg>,
     /// Repeat keys and values for all heads before the attention kernel is called
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     expand_kv: Option<bool>,
@@ -109,6 +112,10 @@ values!(OptimizerImplArg for OptimizerImpl {
     Fused = "fused" => OptimizerImpl::Fused,
     ForLoop = "forloop" => OptimizerImpl::ForLoop,
 });
+values!(AttentionMaskArg for bool {
+    None = "none" => false,
+    Padded = "padded" => true,
+});
 values!(QuantizeArg for Quantize {
     Nf4 = "nf4" => Quantize::Nf4,
     Nf4Double = "nf4-double" => Quantize::Nf4Double,
@@ -150,6 +157,7 @@ impl StepArgs {
             optimizer_impl: self.optimizer_impl.map(Into::into),
             momentum: momentum > 0.0,
             attention: self.attention.map_or(default.attention, Into::into),
+            padded: self.attention_mask.map_or(default.padded, Into::into),
             expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
             recompute,
             lora: self.lora.clone().map(|lora| lora.0),

@@ -9,8 +9,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 /// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
-const NOT_YET: [&str; 17] = [
-    "--attention-mask",
+const NOT_YET: [&str; 16] = [
     "--experts",
     "--offload",
     "--gpus",

@@ -148,6 +148,10 @@ impl Plan {
             return format!("eager: the family's scores are capped, which no fused kernel does{repeats}");
         };
         let expanded = if expand_kv { ", keys and values repeated for all heads" } else { "" };
+        if self.options.padded {
+            let mask = "sdpa with a mask for padded rows: the memory-efficient kernel, keys and values repeated for all heads";
+            return mask.to_owned();
+        }
         let window = self.architecture.shape.window.as_ref();
         if let Some(window) = window.filter(|window| self.seq_len >= window.size) {
             let some = if window.layers.contains(&false) { "in some layers " } else { "" };

@@ -25,6 +25,8 @@ pub struct Options {
     pub momentum: bool,
     /// How attention is computed.
     pub attention: Attention,
+    /// Whether rows are padded, so that the model is passed an attention mask.
+    pub padded: bool,
     /// Whether keys and values are repeated for all heads before the attention kernel is called.
     pub expand_kv: bool,
     /// What is computed again in backward.
@@ -60,6 +62,7 @@ impl Default for Options {
             optimizer_impl: None,
             momentum: false,
             attention: Attention::Sdpa,
+            padded: false,
             expand_kv: false,
             recompute: Recompute::None,
             lora: None,

@@ -4,7 +4,7 @@
 //! makes in its update and they begin with.
 
 use crate::config::Architecture;
-use crate::model::{Attend, Model, ModelOutput, Run, causal_lm_loss};
+use crate::model::{Attend, Batch, Model, ModelOutput, Run, causal_lm_loss};
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
 use crate::options::{HoldOutputs, OptimizerImpl, Options};
@@ -55,7 +55,7 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
         optimizer_module,
         scaler: options.grad_scaler.then(|| GradScaler::new(&torch)),
         batches: (0..options.gradient_accumulation_steps)
-            .map(|i| Batch::new(&torch, options, seq_len, i))
+            .map(|i| load(&torch, options, seq_len, i))
             .collect(),
         trained,
     };
@@ -66,24 +66,17 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
     Ok(Outcome { tape, parameters, trainable })
 }
 
-/// A micro-batch on the device.
-struct Batch {
-    input_ids: Tensor,
-    labels: Tensor,
-}
-
-impl Batch {
-    fn new(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
-        let input = |name| {
-            let layout = Layout::contiguous(&[options.micro_batch_size, seq_len]);
-            let kind = (Category::Activation, Some(Detail::Input));
-            let tensor =
-                torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Input { name, micro_batch });
-            tensor.relabel(|stored| stored.tracked = NEVER);
-            tensor
-        };
-        Batch { input_ids: input("input_ids"), labels: input("labels") }
-    }
+/// Places a micro-batch on the device.
+fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
+    let input = |name| {
+        let layout = Layout::contiguous(&[options.micro_batch_size, seq_len]);
+        let kind = (Category::Activation, Some(Detail::Input));
+        let tensor = torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Input { name, micro_batch });
+        tensor.relabel(|stored| stored.tracked = NEVER);
+        tensor
+    };
+    let attention_mask = options.padded.then(|| input("attention_mask"));
+    Batch { input_ids: input("input_ids"), attention_mask, labels: input("labels") }
 }
 
 /// What a loop that keeps the model's output keeps: the logits, and by their graph the leaves with their gradients.
@@ -143,7 +136,7 @@ impl Loop<'_> {
         let begin = |phase| torch.begin(phase, Some(micro_batch));
         let (loss, output) = torch.autocast(self.options.precision.autocast(), || {
             begin(Phase::Forward);
-            let ModelOutput { logits, last_hidden_state } = self.model.forward(&batch.input_ids);
+            let ModelOutput { logits, last_hidden_state } = self.model.forward(batch);
             let held_in_forward = self.options.loss_in_model.then_some(last_hidden_state);
             let leaves = torch.leaves.take();
             *held = None; // a loop that keeps its output overwrites it here

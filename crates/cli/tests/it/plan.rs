@@ -399,6 +399,7 @@ fn each_option_does_what_its_word_says() {
         ("--precision bf16", true),
         ("--precision fp16", true),
         ("--attention eager", false),
+        ("--attention-mask padded", false),
         ("--precision fp32", false),
         ("--hold-outputs --precision fp32", false),
         ("--batch 8", false),

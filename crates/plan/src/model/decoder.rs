@@ -1,6 +1,6 @@
 //! `…ForCausalLM` with rotary positions: embedding, decoder layers, norm, head. The layers are the family's.
 
-use super::{Attend, Block, Model, ModelOutput, Run, run_blocks};
+use super::{Attend, Batch, Block, Model, ModelOutput, Run, run_blocks};
 use crate::config::{Shape, Window};
 use crate::nn::{Builder, Embedding, Linear, Norm, RotaryEmbedding};
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
@@ -128,12 +128,13 @@ impl Decoder {
         }
     }
 
-    fn decode(&self, input_ids: &Tensor) -> Tensor {
+    fn decode(&self, batch: &Batch) -> Tensor {
+        let input_ids = &batch.input_ids;
         let torch = input_ids.torch();
         torch.inside(self.model, || {
             let inputs_embeds = self.embed(input_ids);
             let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
-            let masks = Masks::new(self.run.attend, self.window.as_ref(), input_ids, inputs_embeds.dtype());
+            let masks = Masks::new(self.run.attend, self.window.as_ref(), batch, inputs_embeds.dtype());
             let hidden_states = ops::dropout(&inputs_embeds, self.around.embedding_dropout);
             let dtype = self.around.rotary_dtype.unwrap_or(hidden_states.dtype());
             let tables = |rotary: &RotaryEmbedding| rotary.forward(&position_ids, dtype);
@@ -169,8 +170,8 @@ impl Decoder {
 }
 
 impl Model for Decoder {
-    fn forward(&self, input_ids: &Tensor) -> ModelOutput {
-        let last_hidden_state = self.decode(input_ids);
+    fn forward(&self, batch: &Batch) -> ModelOutput {
+        let last_hidden_state = self.decode(batch);
         let mut logits = self.lm_head.forward(&last_hidden_state);
         if self.around.logit_softcap {
             logits = ops::div_scalar(&logits);
@@ -190,19 +191,18 @@ pub(crate) struct Masks {
 }
 
 impl Masks {
-    /// Makes the masks that are needed. sdpa goes without one where `is_causal` says the same, which it does unless the
-    /// sequence reaches the window.
-    pub(crate) fn new(attend: Attend, window: Option<&Window>, input_ids: &Tensor, dtype: Dtype) -> Masks {
-        let torch = input_ids.torch();
-        let (batch, length) = (input_ids.size(0), input_ids.size(1));
-        let mask = |windowed| match attend {
-            Attend::Eager => {
-                let allowed = ops::causal_mask(torch, batch, length, windowed);
-                Some(ops::additive_mask(&allowed, dtype, ["zeros", "scalar_tensor"]))
-            }
-            Attend::Sdpa { .. } => {
-                let reached = window.is_some_and(|window| length >= window.size);
-                (windowed && reached).then(|| ops::causal_mask(torch, batch, length, true))
+    /// Makes the masks that are needed. sdpa goes without one where `is_causal` says the same, which it does unless there is
+    /// padding or the sequence reaches the window.
+    pub(crate) fn new(attend: Attend, window: Option<&Window>, batch: &Batch, dtype: Dtype) -> Masks {
+        let (torch, padding) = (batch.input_ids.torch(), batch.attention_mask.as_ref());
+        let (rows, length) = (batch.input_ids.size(0), batch.input_ids.size(1));
+        let mask = |windowed| {
+            let reached = window.is_some_and(|window| length >= window.size);
+            let padding = padding.map(|mask| ops::to_copy(mask, Dtype::Bool));
+            let allowed = || ops::causal_mask(torch, [rows, length], windowed, padding.as_ref());
+            match attend {
+                Attend::Eager => Some(ops::additive_mask(&allowed(), dtype, ["zeros", "scalar_tensor"])),
+                Attend::Sdpa { .. } => (padding.is_some() || (windowed && reached)).then(allowed),
             }
         };
         let full = if window.is_none_or(|window| window.beside_full) { mask(false) } else { None };

@@ -4,7 +4,7 @@
 use super::attention::{Attend, heads, merge_heads};
 use super::decoder::Masks;
 use super::mlp::activate;
-use super::{Block, Blueprint, Model, ModelOutput, Run, run_blocks};
+use super::{Batch, Block, Blueprint, Model, ModelOutput, Run, run_blocks};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
 use crate::nn::{Builder, Conv1d, Embedding, Linear, Norm, NormKind};
@@ -77,7 +77,8 @@ struct Gpt2Lm {
 }
 
 impl Gpt2Lm {
-    fn decode(&self, input_ids: &Tensor) -> Tensor {
+    fn decode(&self, batch: &Batch) -> Tensor {
+        let input_ids = &batch.input_ids;
         let torch = input_ids.torch();
         torch.inside(self.transformer, || {
             input_ids.seen(); // `input_ids.view(…)`
@@ -85,7 +86,10 @@ impl Gpt2Lm {
             let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
             let position_embeds = self.wpe.forward(&position_ids);
             let mut hidden_states = ops::add(&inputs_embeds, &position_embeds);
-            let masks = Masks::new(self.run.attend, None, input_ids, inputs_embeds.dtype());
+            if let Some(mask) = &batch.attention_mask {
+                mask.seen(); // `attention_mask.view(…)`
+            }
+            let masks = Masks::new(self.run.attend, None, batch, inputs_embeds.dtype());
             hidden_states = ops::dropout(&hidden_states, self.embd_pdrop);
             let block = |block: &Rc<Gpt2Block>| -> Block {
                 let (block, mask, position_ids) =
@@ -103,8 +107,8 @@ impl Gpt2Lm {
 }
 
 impl Model for Gpt2Lm {
-    fn forward(&self, input_ids: &Tensor) -> ModelOutput {
-        let last_hidden_state = self.decode(input_ids);
+    fn forward(&self, batch: &Batch) -> ModelOutput {
+        let last_hidden_state = self.decode(batch);
         let logits = self.lm_head.forward(&last_hidden_state);
         logits.relabel(|stored| stored.detail = Some(Detail::Output));
         ModelOutput { logits, last_hidden_state }

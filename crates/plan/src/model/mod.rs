@@ -117,8 +117,18 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
 
 /// A causal language model.
 pub(crate) trait Model {
-    /// Runs ids `[b, s]` through the model.
-    fn forward(&self, input_ids: &Tensor) -> ModelOutput;
+    /// Runs a batch through the model.
+    fn forward(&self, batch: &Batch) -> ModelOutput;
+}
+
+/// A micro-batch on the device.
+pub(crate) struct Batch {
+    /// `[b, s]`
+    pub(crate) input_ids: Tensor,
+    /// `[b, s]`, where rows are padded.
+    pub(crate) attention_mask: Option<Tensor>,
+    /// `[b, s]`
+    pub(crate) labels: Tensor,
 }
 
 /// What a model puts out.

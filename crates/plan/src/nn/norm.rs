@@ -63,10 +63,10 @@ fn normalised(x: &Tensor) -> (Tensor, Tensor) {
 }
 
 fn gemma(x: &Tensor, weight: &Tensor) -> Tensor {
-    let output = {
+    let mut output = {
         let x = ops::to(x, Dtype::F32);
         ops::mul(&x, ops::rsqrt(ops::add_scalar(ops::mean_last(ops::pow2(&x)))))
     };
-    let output = ops::mul(&output, ops::add_scalar(ops::to(weight, Dtype::F32)));
+    output = ops::mul(&output, ops::add_scalar(ops::to(weight, Dtype::F32)));
     ops::to(&output, x.dtype())
 }

@@ -83,6 +83,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         lora,
         quantize: None,
         loss_in_model: false,
+        padded: job["padded"] == true,
         prepare_for_kbit: false,
         grad_scaler: false, // the oracle runs without one
         micro_batch_size: job["batch"].as_u64().ok_or("no batch")?,

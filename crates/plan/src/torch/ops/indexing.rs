@@ -30,10 +30,15 @@ pub(crate) fn arange(torch: &Rc<Torch>, length: u64) -> Tensor {
     output(torch, "arange", Layout::contiguous(&[length]), Dtype::Int64)
 }
 
-/// Where a query may look, `[b, 1, s, s]` of booleans: at itself and before, and with a window no further back than that.
-/// One table serves all rows (`masking_utils.sdpa_mask`).
-pub(crate) fn causal_mask(torch: &Rc<Torch>, batch: u64, length: u64, windowed: bool) -> Tensor {
-    let column = Layout::contiguous(&[1, 1, length, 1]);
+/// Where a query may look, `[b, 1, s, s]` of booleans: at itself and before, and with a window no further back than that
+/// (`masking_utils.sdpa_mask`). One table serves all rows, unless there is a mask of what is padding, `[b, s]` of
+/// booleans.
+pub(crate) fn causal_mask(
+    torch: &Rc<Torch>,
+    [batch, length]: [u64; 2],
+    windowed: bool,
+    padding: Option<&Tensor>,
+) -> Tensor {
     let square = Layout::contiguous(&[1, 1, length, length]);
     let rows = [arange(torch, batch), arange(torch, 1)];
     let positions = || {
@@ -42,23 +47,40 @@ pub(crate) fn causal_mask(torch: &Rc<Torch>, batch: u64, length: u64, windowed: 
     };
     let queries = positions();
     let keys = positions();
-    let allowed = |op| output(torch, op, square.clone(), Dtype::Bool);
-    let mask = if windowed {
-        let everything = output(torch, "new_ones", Layout::contiguous(&[]), Dtype::Bool);
-        let first = output(torch, "sub.Tensor", column, Dtype::Int64);
-        let inside = allowed("gt.Tensor");
-        drop(first);
-        let overlay = allowed("bitwise_and.Tensor");
-        drop((everything, inside));
-        let causal = allowed("le.Tensor");
-        let both = allowed("bitwise_and.Tensor");
-        drop((overlay, causal));
-        both
-    } else {
-        allowed("le.Tensor")
+    let table = |op| output(torch, op, square.clone(), Dtype::Bool);
+    let looks = || match windowed {
+        false => table("le.Tensor"),
+        true => {
+            let everything = output(torch, "new_ones", Layout::contiguous(&[]), Dtype::Bool);
+            let first = output(torch, "sub.Tensor", Layout::contiguous(&[1, 1, length, 1]), Dtype::Int64);
+            let inside = table("gt.Tensor");
+            drop(first);
+            let overlay = table("bitwise_and.Tensor");
+            drop((everything, inside));
+            let causal = table("le.Tensor");
+            let both = table("bitwise_and.Tensor");
+            drop((overlay, causal));
+            both
+        }
+    };
+    let mask = match &padding {
+        None => looks(),
+        Some(_) => {
+            let everything = output(torch, "new_ones", Layout::contiguous(&[]), Dtype::Bool);
+            let looks = looks();
+            let table = table("bitwise_and.Tensor");
+            drop((everything, looks));
+            let unpadded =
+                output(torch, "index.Tensor", Layout::contiguous(&[batch, 1, 1, length]), Dtype::Bool);
+            let all = Layout::contiguous(&[batch, 1, length, length]);
+            let both = output(torch, "bitwise_and.Tensor", all, Dtype::Bool);
+            drop((table, unpadded));
+            both
+        }
     };
     drop((rows, queries, keys));
-    mask.alias(square.expand(&[batch, 1, length, length]))
+    let layout = mask.layout().expand(&[batch, 1, length, length]);
+    mask.alias(layout)
 }
 
 /// The mask as numbers to add, zero and minus infinity, a table for each row (`torch.where`). `fills` are the ops by which
