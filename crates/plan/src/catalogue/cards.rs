@@ -66,6 +66,12 @@ impl Known {
         };
         Known { card, aliases: entry.aliases }
     }
+
+    /// All names that it is found by.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let own = [Some(&self.card.name), self.card.full_name.as_ref()].into_iter().flatten();
+        own.chain(&self.aliases).map(String::as_str)
+    }
 }
 
 /// The cards that are known, by generation.
@@ -73,16 +79,29 @@ pub fn cards() -> impl ExactSizeIterator<Item = &'static Card> {
     KNOWN.iter().map(|known| &known.card)
 }
 
-/// The card of that name, or that amount of memory: `a100-80gb`, `80GiB`.
+/// The card of that name, or that amount of memory: `a100-80gb`, `80GiB`. Dashes, spaces and case do not matter, and
+/// the size may be left out where one card has that name.
 ///
 /// # Errors
-/// Says that there is none, and which name is near.
+/// Says that there is none, and which name is near; or that there are several, and which.
 pub fn card(name: &str) -> Result<Card, Problem> {
-    let wanted = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
-    let is_wanted = |known: &&Known| known.card.name == wanted || known.aliases.contains(&wanted);
-    if let Some(known) = KNOWN.iter().find(is_wanted) {
+    let asked = letters(name);
+    let is_asked = |known: &&Known| known.names().any(|known| letters(known) == asked);
+    if let Some(known) = KNOWN.iter().find(is_asked) {
         return Ok(known.card.clone());
     }
+    let is_of = |known: &&Known| known.names().any(|known| letters(without_size(known)) == asked);
+    match KNOWN.iter().filter(is_of).collect::<Vec<_>>().as_slice() {
+        [] => {}
+        [one] => return Ok(one.card.clone()),
+        several => {
+            let sizes = several.iter().map(|Known { card, .. }| format!("`{}` ({})", card.name, card.total));
+            let mend = format!("name one: {}", sizes.collect::<Vec<_>>().join(", "));
+            let cause = format!("there are several cards {}", quoted(name));
+            return Err(Problem::in_option("--gpu", cause).mend(mend));
+        }
+    }
+    let wanted = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
     if let Some(total) = amount(name)? {
         let (name, source) = (name.trim().to_owned(), "as given".to_owned());
         return Ok(Card { name, full_name: None, total, capability: None, source, context: None });
@@ -94,6 +113,17 @@ pub fn card(name: &str) -> Result<Card, Problem> {
         None => "`peakledger list gpus` shows the known ones; an amount such as 80GiB works too".to_owned(),
     };
     Err(Problem::in_option("--gpu", format!("the card {} is not known", quoted(name))).mend(mend))
+}
+
+/// The letters and digits of a name, in lower case: what tells one card from another.
+fn letters(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// A name of the catalogue without the memory at its end: `h100` of `h100-80gb` as of `h100-94gb`.
+fn without_size(name: &str) -> &str {
+    let is_size = |end: &str| end.strip_suffix("gb").is_some_and(|size| size.parse::<u32>().is_ok());
+    name.rsplit_once('-').filter(|(_, end)| is_size(end)).map_or(name, |(name, _)| name)
 }
 
 /// An amount of memory: digits and a unit. Nothing where it is something else, a card that begins with a digit.
@@ -121,16 +151,44 @@ mod tests {
     #[test]
     fn every_card_is_found_by_its_names() {
         assert!(cards().len() >= 30);
-        for Known { card: known, aliases } in KNOWN.iter() {
-            let name = &known.name;
-            for alias in aliases.iter().chain([name]) {
-                assert_eq!(card(alias).unwrap().name, *name);
+        for known in KNOWN.iter() {
+            let name = &known.card.name;
+            for other in known.names() {
+                assert_eq!(card(other).unwrap().name, *name);
+                assert_eq!(card(&other.to_uppercase().replace('-', "")).unwrap().name, *name);
             }
             let card = card(name).unwrap();
             assert!(
                 card.capability.is_some() && card.total > Bytes::new(4 << 30) && !card.source.is_empty(),
                 "{name}"
             );
+        }
+    }
+
+    #[test]
+    fn a_size_is_left_out_only_where_there_is_one() {
+        for (asked, found) in [
+            ("rtx4090", "rtx-4090"),
+            ("RTX3080", "rtx-3080-10gb"),
+            ("3080", "rtx-3080-10gb"),
+            ("A100 80GB", "a100-80gb"),
+            ("h100-nvl", "h100-94gb"),
+            ("p100", "p100-16gb"),
+        ] {
+            assert_eq!(card(asked).unwrap().name, found, "{asked}");
+        }
+        for (asked, sizes) in [
+            ("h100", ["`h100-80gb` (79.11 GiB)", "`h100-94gb` (93.00 GiB)"]),
+            ("A100", ["`a100-80gb` (79.15 GiB)", "`a100-40gb` (39.39 GiB)"]),
+            ("a100-sxm4", ["`a100-80gb` (", "`a100-40gb` ("]),
+            ("v100", ["`v100-32gb` (31.73 GiB)", "`v100-16gb` (15.77 GiB)"]),
+        ] {
+            let said = card(asked).unwrap_err().to_string();
+            assert!(
+                said.contains(&format!("there are several cards `{asked}`\n  help: name one: ")),
+                "{said}"
+            );
+            assert!(sizes.iter().all(|size| said.contains(size)), "{said}");
         }
     }
 
