@@ -45,10 +45,13 @@ pub fn read_ledger(source: &Source) -> Result<LedgerFile, Problem> {
 fn document(source: &Source) -> Result<Document<'_>, Problem> {
     json::parse::<Document<'_>>(source).map_err(|problem| match json::parse::<Version>(source) {
         Err(_) => problem,
-        Ok(Version { schema_version: None, .. }) => {
-            let mend = format!("add `\"schema_version\": {SCHEMA}`, or give a plain list of states");
-            source.problem_at("", "`schema_version` is missing").mend(mend)
-        }
+        Ok(Version { schema_version: None, .. }) => match other_file(source) {
+            Some((cause, mend)) => source.problem_at("", cause).mend(mend),
+            None => {
+                let mend = format!("add `\"schema_version\": {SCHEMA}`, or give a plain list of states");
+                source.problem_at("", "`schema_version` is missing").mend(mend)
+            }
+        },
         Ok(Version { schema_version: Some(found), .. }) => match found.as_u64().map(u32::try_from) {
             Some(Ok(found)) if found > SCHEMA => {
                 let kind = RecordErrorKind::SchemaVersion { found };
@@ -63,6 +66,32 @@ fn document(source: &Source) -> Result<Document<'_>, Problem> {
 #[derive(Deserialize)]
 struct Version {
     schema_version: Option<serde_json::Value>,
+}
+
+/// What else of this project's files an object without `schema_version` is, and what was meant by it.
+fn other_file(source: &Source) -> Option<(&'static str, &'static str)> {
+    let fields = json::parse::<OtherFile>(source).ok()?;
+    let step = fields.steady_step.or(fields.first_step);
+    match (fields.peak, step, fields.model_type) {
+        (Some(_), Some(_), _) => Some((
+            "a report of `plan`, not a ledger",
+            "`peakledger plan … --save FILE` writes the ledger of the same step",
+        )),
+        (_, _, Some(_)) => Some((
+            "the config of a model, not a ledger",
+            "`peakledger plan FILE --save LEDGER` makes a ledger of it",
+        )),
+        _ => None,
+    }
+}
+
+/// The fields that other files are known by.
+#[derive(Deserialize)]
+struct OtherFile {
+    peak: Option<IgnoredAny>,
+    steady_step: Option<IgnoredAny>,
+    first_step: Option<IgnoredAny>,
+    model_type: Option<IgnoredAny>,
 }
 
 fn explain(source: &Source, error: &RecordError) -> Problem {

@@ -316,3 +316,32 @@ fn what_the_modules_do_not_read_is_noted() {
     let eager = bench.answer("plan config.json --attention eager --expand-kv --format json");
     assert!(eager.contains("--expand-kv changes nothing"), "{eager}");
 }
+
+#[test]
+fn a_misspelt_key_is_the_one_that_was_meant() {
+    let said = refusal(with(&json!({"intermediate_size": null, "intermediate_sze": 128})));
+    let says = "`intermediate_size` is missing\n  help: did you mean `intermediate_size` where it says `intermediate_sze`?";
+    assert!(said.contains(says), "{said}");
+    let said = refusal(with(&json!({"hidden_size": null, "hidden_act": "silu"})));
+    assert!(said.contains("`hidden_size` is missing\n  help: add "), "{said}");
+}
+
+#[test]
+fn one_kind_of_file_is_not_taken_for_another() {
+    let bench = Bench::new().file("config.json", with(&json!({})));
+    for step in ["first", "steady", "both"] {
+        bench.answer(&format!("plan config.json --step {step} -o {step}.json --save ledger.json --force"));
+        for verb in ["show", "check"] {
+            let said = bench.refusal(&format!("{verb} {step}.json"));
+            let says =
+                "a report of `plan`, not a ledger\n  help: `peakledger plan … --save FILE` writes the ledger";
+            assert!(said.contains(says), "{said}");
+        }
+    }
+    assert!(bench.refusal("show config.json").contains("the config of a model, not a ledger\n  help: "));
+    let said = bench.refusal("plan ledger.json");
+    assert!(
+        said.contains("ledger.json: a ledger, not the config of a model\n  help: `peakledger show"),
+        "{said}"
+    );
+}

@@ -3,7 +3,7 @@
 use super::{Activation, Shape, Window};
 use crate::model::{FAMILIES, Family};
 use peakledger_core::printable;
-use peakledger_input::{Problem, Source, json, near, quoted};
+use peakledger_input::{Problem, Source, json, misspelt, near, quoted};
 use serde_json::{Map, Value};
 
 /// More layers than any model has, and as many as a step can run; a larger number is a slip.
@@ -46,6 +46,10 @@ impl<'a> Reader<'a> {
             Some(Value::String(name)) => name,
             Some(_) => {
                 return Err(self.at("model_type", "`model_type` is not text", "write it as \"llama\""));
+            }
+            None if self.fields.contains_key("schema_version") || self.fields.contains_key("states") => {
+                let problem = self.source.problem("a ledger, not the config of a model");
+                return Err(problem.mend("`peakledger show FILE` shows a ledger; `plan` takes a config.json"));
             }
             None => {
                 let problem = self.source.problem("there is no `model_type`");
@@ -269,7 +273,11 @@ impl<'a> Reader<'a> {
                 [] => String::new(),
                 others => format!(" (or `{}`)", others.join("`, `")),
             };
-            let mend = format!("add \"{first}\"{also} as the model's config.json has it");
+            let others = || self.fields.keys().map(String::as_str).filter(|key| !keys.contains(key));
+            let mend = match keys.iter().find_map(|key| Some((key, misspelt(key, others())?))) {
+                Some((key, found)) => format!("did you mean `{key}` where it says {}?", quoted(found)),
+                None => format!("add \"{first}\"{also} as the model's config.json has it"),
+            };
             self.source.problem(format!("`{first}` is missing")).mend(mend)
         })
     }
