@@ -27,6 +27,9 @@ fn main() {
     println!("  the same, mixed  {:>9.2?}", best(200, || run(&llama.config, &mixed)));
     println!("  whole process    {:>9.2?}", best(20, || whole_process(&["plan", "llama-3.1-8b"])));
 
+    let fit = ["fit", "llama-3.1-8b", "--gpu", "80GiB", "--precision", "bf16"];
+    println!("  what fits        {:>9.2?}", best(10, || whole_process(&fit)));
+
     println!("growth");
     for layers in [8, 16, 32, 64, 128] {
         let config = with_layers(llama.config.text(), layers);

@@ -9,6 +9,7 @@ mod args;
 mod output;
 mod step_args;
 mod usage;
+mod usual;
 mod verbs;
 
 use clap::{CommandFactory, Parser};

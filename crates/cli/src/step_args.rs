@@ -231,35 +231,65 @@ impl FromStr for LoraArg {
     }
 }
 
-/// A candidate, `NAME: OPTIONS`: the baseline's options with those changed.
-pub(crate) fn candidate(text: &str, baseline: &StepArgs) -> Result<(String, StepArgs), Problem> {
-    let wrong = |cause: String, mend: &str| Problem::in_option("--candidate", cause).mend(mend);
+/// Another way to run the step.
+#[derive(Clone)]
+pub(crate) struct Candidate {
+    pub(crate) name: String,
+    /// What it changes, as it was given.
+    pub(crate) options: String,
+    pub(crate) step: StepArgs,
+}
+
+/// Each candidate is planned and shown.
+const MOST_CANDIDATES: usize = 64;
+
+/// Candidates, each `NAME: OPTIONS`: the baseline's options with those changed.
+pub(crate) fn candidates(texts: &[String], baseline: &StepArgs) -> Result<Vec<Candidate>, Problem> {
+    let wrong = |cause: String, mend: &str| Err(Problem::in_option("--candidate", cause).mend(mend));
+    if texts.len() > MOST_CANDIDATES {
+        let cause = format!("{} candidates are more than {MOST_CANDIDATES}", texts.len());
+        return wrong(cause, "compare them in several runs");
+    }
     let example = "write it as --candidate \"recompute: --recompute full\"";
-    if text.trim().is_empty() {
-        return Err(wrong("an empty candidate".to_owned(), example));
-    }
-    let Some((name, options)) = text.split_once(':').map(|(name, options)| (name.trim(), options)) else {
-        let cause = format!("{} has no name", quoted(text));
-        return Err(wrong(cause, example));
-    };
-    if name.is_empty() {
-        return Err(wrong("a candidate without a name".to_owned(), example));
-    }
-    let command = Command::new("--candidate").no_binary_name(true).disable_help_flag(true);
-    let mut command = StepArgs::augment_args_for_update(command);
-    let parsed = command.try_get_matches_from_mut(options.split_whitespace());
-    let mut step = baseline.clone();
-    let updated = parsed.and_then(|matches| {
-        if matches.contains_id("recompute") {
-            step.gradient_checkpointing = None; // the candidate's word holds
+    let mut candidates: Vec<Candidate> = Vec::with_capacity(texts.len());
+    for text in texts {
+        if text.trim().is_empty() {
+            return wrong("an empty candidate".to_owned(), example);
         }
-        step.update_from_arg_matches(&matches)
-    });
-    match updated {
-        Ok(()) => Ok((name.to_owned(), step)),
-        Err(error) => {
-            let problem = usage::explained(&error, &command, usage::Asker::Candidate);
-            Err(of_candidate(name, baseline, problem))
+        let Some((name, options)) = text.split_once(':').map(|(name, options)| (name.trim(), options)) else {
+            return wrong(format!("{} has no name", quoted(text)), example);
+        };
+        if name.is_empty() {
+            return wrong("a candidate without a name".to_owned(), example);
+        }
+        if candidates.iter().any(|other| other.name == name) {
+            let cause = format!("two candidates are named {}", quoted(name));
+            return wrong(cause, "give each a name of its own");
+        }
+        candidates.push(Candidate::of(name, options, baseline)?);
+    }
+    Ok(candidates)
+}
+
+impl Candidate {
+    /// The baseline's step with these options changed.
+    pub(crate) fn of(name: &str, options: &str, baseline: &StepArgs) -> Result<Candidate, Problem> {
+        let command = Command::new("--candidate").no_binary_name(true).disable_help_flag(true);
+        let mut command = StepArgs::augment_args_for_update(command);
+        let parsed = command.try_get_matches_from_mut(options.split_whitespace());
+        let mut step = baseline.clone();
+        let updated = parsed.and_then(|matches| {
+            if matches.contains_id("recompute") {
+                step.gradient_checkpointing = None; // the candidate's word holds
+            }
+            step.update_from_arg_matches(&matches)
+        });
+        match updated {
+            Ok(()) => Ok(Candidate { name: name.to_owned(), options: options.trim().to_owned(), step }),
+            Err(error) => {
+                let problem = usage::explained(&error, &command, usage::Asker::Candidate);
+                Err(of_candidate(name, baseline, problem))
+            }
         }
     }
 }

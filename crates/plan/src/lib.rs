@@ -29,6 +29,7 @@
 pub mod catalogue;
 pub mod config;
 mod contributors;
+mod fit;
 mod ledger;
 mod model;
 mod nn;
@@ -41,6 +42,7 @@ mod torch;
 mod verdict;
 
 pub use contributors::Contributor;
+pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use torch::Dtype;

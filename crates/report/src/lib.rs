@@ -10,6 +10,7 @@ mod check;
 mod compare;
 mod csv_table;
 mod figures;
+mod fit;
 mod json;
 mod list;
 mod look;
@@ -21,6 +22,7 @@ mod verdict;
 
 pub use check::CheckReport;
 pub use compare::{Candidate, CompareReport};
+pub use fit::{AS_GIVEN, FitReport, FitRow};
 pub use list::{Entry, ListReport};
 pub use look::Look;
 pub use plan::PlanReport;

@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod fit;
 mod list;
 mod plan;
 mod show;
@@ -10,6 +11,7 @@ use crate::Answer;
 use clap::Subcommand;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem};
+use peakledger_plan::catalogue::ModelFile;
 use std::mem::ManuallyDrop;
 
 /// What can be asked.
@@ -19,6 +21,7 @@ pub(crate) enum Verb {
     Show(show::Args),
     Compare(compare::Args),
     Plan(Box<plan::Args>),
+    Fit(Box<fit::Args>),
     List(list::Args),
 }
 
@@ -29,6 +32,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Show(args) => show::run(args),
         Verb::Compare(args) => compare::run(args),
         Verb::Plan(args) => plan::run(*args),
+        Verb::Fit(args) => fit::run(*args),
         Verb::List(args) => list::run(args),
     }
 }
@@ -42,4 +46,12 @@ struct Ledger {
 fn open_ledger(input: &Input) -> Result<Ledger, Problem> {
     let (name, file) = peakledger_input::open_ledger(input)?;
     Ok(Ledger { name, file: ManuallyDrop::new(file) })
+}
+
+/// The config that a model was read from, where it is one that an output could overwrite.
+fn config_of(name: &str, model: &ModelFile) -> Option<Input> {
+    match Input::of(name) {
+        Input::Stdin => Some(Input::Stdin),
+        Input::File(_) => model.path.clone().map(Input::File),
+    }
 }

@@ -1,12 +1,13 @@
 //! `peakledger plan`: predict what a training step will hold.
 
+use super::config_of;
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, target};
 use crate::output::{self, Output, Target};
-use crate::step_args::{StepArgs, candidate, of_candidate};
+use crate::step_args::{StepArgs, candidates, of_candidate};
 use clap::ValueEnum;
 use peakledger_core::document::Document;
-use peakledger_input::{Input, Problem};
+use peakledger_input::Problem;
 use peakledger_plan::catalogue::{Card, ModelFile, card, open_model};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Plan, PlannedPhase, Step, Verdict, plan};
@@ -49,14 +50,8 @@ enum StepArg {
     Both,
 }
 
-/// Each candidate's plan is kept whole until the report is written.
-const MOST_CANDIDATES: usize = 64;
-
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
-    if args.candidates.len() > MOST_CANDIDATES {
-        let cause = format!("{} candidates are more than {MOST_CANDIDATES}", args.candidates.len());
-        return Err(Problem::in_option("--candidate", cause).mend("compare them in several runs"));
-    }
+    let candidates = candidates(&args.candidates, &args.step)?;
     if args.exit_code && args.gpu.is_none() {
         let problem =
             Problem::in_option("--exit-code", "it asks whether the step fits, and no card is named");
@@ -69,16 +64,13 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let architecture = Architecture::read(&model.config)?;
     let run = |step: &StepArgs| plan(architecture.clone(), step.options(gpu.as_ref())?);
     let planned = run(&args.step)?;
-    let mut candidates = Vec::with_capacity(args.candidates.len());
-    for text in &args.candidates {
-        let (name, step) = candidate(text, &args.step)?;
-        if candidates.iter().any(|(other, _)| *other == name) {
-            let cause = format!("two candidates are named {}", peakledger_input::quoted(&name));
-            return Err(Problem::in_option("--candidate", cause).mend("give each a name of its own"));
-        }
-        let planned = run(&step).map_err(|problem| of_candidate(&name, &args.step, problem))?;
-        candidates.push((name, planned));
-    }
+    let candidates: Vec<(String, Plan)> = candidates
+        .into_iter()
+        .map(|other| match run(&other.step) {
+            Ok(planned) => Ok((other.name, planned)),
+            Err(problem) => Err(of_candidate(&other.name, &args.step, problem)),
+        })
+        .collect::<Result<_, _>>()?;
     let step = match args.shown {
         StepArg::First => Some(Step::First),
         StepArg::Steady => Some(Step::Steady),
@@ -95,10 +87,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
 
 /// The files to be written, neither of which is the config that was read nor the other one.
 fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a Path>), Problem> {
-    let config = match Input::of(&args.model) {
-        Input::Stdin => Some(Input::Stdin),
-        Input::File(_) => model.path.clone().map(Input::File),
-    };
+    let config = config_of(&args.model, model);
     let config = config.as_ref();
     let output = args.output.request(config.as_slice())?.listing(&args.list);
     let saved = match &args.save {

@@ -6,6 +6,7 @@ mod answers;
 mod compare;
 mod configs;
 mod files;
+mod fit;
 mod hostile;
 mod list;
 mod plan;

@@ -1,0 +1,121 @@
+//! What people usually change of a step that does not fit: each a name and options, as a candidate has them.
+
+use peakledger_plan::Dtype;
+use peakledger_plan::options::{OptimizerImpl, OptimizerKind, Options, Recompute};
+
+/// A change of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) name: String,
+    pub(crate) options: String,
+}
+
+/// What is worth trying together, by name: all of a level are tried where none of the level before fits.
+pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
+    &[
+        &["recompute", "fused"],
+        &["recompute", "accumulate"],
+        &["recompute", "LoRA"],
+        &["recompute", "QLoRA"],
+        &["recompute", "bf16"],
+        &["LoRA", "bf16"],
+        &["QLoRA", "bf16"],
+        &["bf16", "fused"],
+        &["bf16", "adafactor"],
+    ],
+    &[
+        &["recompute", "LoRA", "bf16"],
+        &["recompute", "QLoRA", "bf16"],
+        &["recompute", "bf16", "fused"],
+        &["recompute", "bf16", "adafactor"],
+    ],
+];
+
+/// The changes that a step has not made already.
+pub(crate) fn changes(options: &Options) -> Vec<Change> {
+    let adafactor = options.optimizer == OptimizerKind::Adafactor;
+    let weights = options.weights_dtype.unwrap_or(options.precision.weights());
+    let bf16 = match options.weights_dtype {
+        None => "--precision bf16",
+        Some(_) => "--precision bf16 --weights-dtype bf16",
+    };
+    let fused = options.optimizer_impl == Some(OptimizerImpl::Fused);
+    let list = [
+        (options.recompute == Recompute::None).then(|| ("recompute", "--recompute full".to_owned())),
+        (!fused && !adafactor).then(|| ("fused", "--optimizer-impl fused".to_owned())),
+        accumulated(options).map(|options| ("accumulate", options)),
+        options.lora.is_none().then(|| ("LoRA", "--lora r=16,targets=all-linear".to_owned())),
+        packed(options).map(|options| ("QLoRA", options.to_owned())),
+        (weights == Dtype::F32).then(|| ("bf16", bf16.to_owned())),
+        (!adafactor).then(|| ("adafactor", to_adafactor(options))),
+    ];
+    let change = |(name, options): (&str, String)| Change { name: name.to_owned(), options };
+    list.into_iter().flatten().map(change).collect()
+}
+
+/// Several changes at once; nothing where one of them is not among those that can be made.
+pub(crate) fn together(names: &[&str], changes: &[Change]) -> Option<Change> {
+    let find = |name: &&str| changes.iter().find(|change| change.name == *name);
+    let found: Vec<&Change> = names.iter().map(find).collect::<Option<_>>()?;
+    let options: Vec<&str> = found.iter().map(|change| change.options.as_str()).collect();
+    Some(Change { name: names.join(" + "), options: options.join(" ") })
+}
+
+/// Half the micro-batch twice as often, or a third of it three times: the same sequences in a step.
+fn accumulated(options: &Options) -> Option<String> {
+    let batch = options.micro_batch_size;
+    let part = (2..).take_while(|part| part * part <= batch).find(|part| batch.is_multiple_of(*part));
+    let parts = part.unwrap_or(batch);
+    let steps = u64::from(options.gradient_accumulation_steps).saturating_mul(parts);
+    (parts > 1).then(|| format!("--micro-batch-size {} --gradient-accumulation-steps {steps}", batch / parts))
+}
+
+/// Frozen weights in four bits, with adapters.
+fn packed(options: &Options) -> Option<&'static str> {
+    match (&options.quantize, &options.lora) {
+        (Some(_), _) => None,
+        (None, Some(_)) => Some("--quantize nf4"),
+        (None, None) => Some("--lora r=16,targets=all-linear --quantize nf4"),
+    }
+}
+
+/// Adafactor, without what it cannot have of the optimizer before.
+fn to_adafactor(options: &Options) -> String {
+    let mut text = "--optimizer adafactor".to_owned();
+    if options.optimizer_impl.is_some_and(|kind| kind != OptimizerImpl::ForLoop) {
+        text.push_str(" --optimizer-impl forloop");
+    }
+    if options.momentum {
+        text.push_str(" --momentum 0");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_parted_without_a_rest() {
+        let accumulated = |micro_batch_size, gradient_accumulation_steps| {
+            accumulated(&Options { micro_batch_size, gradient_accumulation_steps, ..Options::default() })
+        };
+        assert_eq!(accumulated(0, 1), None);
+        assert_eq!(accumulated(1, 4), None);
+        for (batch, steps, parts, times) in
+            [(2, 1, 1, 2), (6, 4, 3, 8), (9, 1, 3, 3), (7, 2, 1, 14), (1 << 32, 1, 1_u64 << 31, 2)]
+        {
+            let wanted = format!("--micro-batch-size {parts} --gradient-accumulation-steps {times}");
+            assert_eq!(accumulated(batch, steps), Some(wanted), "{batch} × {steps}");
+        }
+    }
+
+    #[test]
+    fn what_is_tried_together_is_tried_alone_too() {
+        let all = changes(&Options { micro_batch_size: 2, ..Options::default() });
+        for names in TOGETHER.concat() {
+            assert!(together(names, &all).is_some(), "{names:?}");
+        }
+        assert_eq!(together(&["recompute", "nothing"], &all), None);
+    }
+}

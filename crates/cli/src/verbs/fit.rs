@@ -1,0 +1,118 @@
+//! `peakledger fit`: what fits a card, and what would.
+
+use super::config_of;
+use crate::Answer;
+use crate::args::OutputArgs;
+use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
+use crate::usual::{Change, TOGETHER, changes, together};
+use peakledger_input::{Problem, quoted};
+use peakledger_plan::catalogue::{Card, card, open_model};
+use peakledger_plan::config::Architecture;
+use peakledger_plan::{Fit, Plan, plan};
+use peakledger_report::{AS_GIVEN, FitReport, FitRow};
+
+/// Find what fits a card: the largest micro-batch or length, and which strategies buy it
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
+    /// config.json from standard input
+    model: String,
+    /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
+    #[arg(long, value_name = "NAME|SIZE")]
+    gpu: Option<String>,
+    #[command(flatten)]
+    step: StepArgs,
+    /// Exit with 1 if the step does not fit as it is given
+    #[arg(long)]
+    exit_code: bool,
+    /// Another way to run the step, beside the usual ones: "NAME: OPTIONS"; may be repeated
+    #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
+    candidates: Vec<String>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let Some(gpu) = &args.gpu else {
+        let problem = Problem::in_option("--gpu", "what fits depends on the card, and none is named");
+        let mend = "add --gpu a100-80gb or --gpu 80GiB; `peakledger list gpus` shows the known ones";
+        return Err(problem.mend(mend));
+    };
+    let asked = candidates(&args.candidates, &args.step)?;
+    if asked.iter().any(|candidate| candidate.name == AS_GIVEN) {
+        let problem = Problem::in_option("--candidate", format!("{} is the step itself", quoted(AS_GIVEN)));
+        return Err(problem.mend("give it another name"));
+    }
+    let card = card(gpu)?;
+    let model = open_model(&args.model)?;
+    let config = config_of(&args.model, &model);
+    let output = args.output.request(config.as_ref().as_slice())?;
+    let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card };
+
+    let given = try_out.plan(&args.step)?;
+    let fit = Fit::of(&given, &card);
+    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
+    // a candidate takes the place of a usual change of its name
+    let is_asked = |change: &Change| asked.iter().any(|candidate| candidate.name == change.name);
+    let usual = |change: &Change, combined| {
+        let candidate = Candidate::of(&change.name, &change.options, &args.step)?;
+        try_out.row(candidate, combined)
+    };
+    let mut singles = Vec::new();
+    for change in changes(&given.options).into_iter().filter(|change| !is_asked(change)) {
+        match usual(&change, false) {
+            Ok(row) => {
+                rows.push(row);
+                singles.push(change);
+            }
+            Err(problem) => left_out.push((change.name, problem.cause)),
+        }
+    }
+    let mut others = Vec::with_capacity(asked.len());
+    for candidate in &asked {
+        let row = try_out.row(candidate.clone(), false);
+        others.push(row.map_err(|problem| of_candidate(&candidate.name, &args.step, problem))?);
+    }
+    let fits = |row: &FitRow| row.fit.verdict.fits();
+    for level in TOGETHER {
+        if fit.verdict.fits() || rows.iter().chain(&others).any(fits) {
+            break;
+        }
+        let combined = level.iter().filter_map(|names| together(names, &singles));
+        for change in combined.filter(|change| !is_asked(change)) {
+            match usual(&change, true) {
+                Ok(row) => rows.push(row),
+                Err(problem) => left_out.push((change.name, problem.cause)),
+            }
+        }
+    }
+    rows.append(&mut others);
+
+    let report = FitReport {
+        name: &model.name,
+        plan: &given,
+        card: &card,
+        fit: &fit,
+        rows: &rows,
+        left_out: &left_out,
+    };
+    output.write(&report)?;
+    Ok(if args.exit_code && !fit.verdict.fits() { Answer::No } else { Answer::Given })
+}
+
+/// Where steps are tried out.
+struct Trial<'a> {
+    architecture: Architecture,
+    card: &'a Card,
+}
+
+impl Trial<'_> {
+    fn plan(&self, step: &StepArgs) -> Result<Plan, Problem> {
+        plan(self.architecture.clone(), step.options(Some(self.card))?)
+    }
+
+    fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {
+        let fit = Fit::of(&self.plan(&candidate.step)?, self.card);
+        Ok(FitRow { name: candidate.name, options: candidate.options, combined, fit })
+    }
+}

@@ -1,0 +1,372 @@
+//! `fit` from outside: what it answers in every format, that what it answers is so, and what it refuses.
+
+use crate::support::Bench;
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+/// A model small enough that every figure can be followed, in `config.json`.
+fn bench() -> Bench {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": false
+    });
+    Bench::new().file("config.json", config.to_string())
+}
+
+fn fit_json(bench: &Bench, arguments: &str, candidates: &[&str]) -> Value {
+    let mut command = bench.command(&format!("fit {arguments} --format json"));
+    for candidate in candidates {
+        command.args(["--candidate", candidate]);
+    }
+    let out = command.output().unwrap();
+    assert!(out.stderr.is_empty(), "{arguments}: {}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+fn names(fit: &Value) -> Vec<&str> {
+    fit["rows"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect()
+}
+
+fn row<'a>(fit: &'a Value, name: &str) -> &'a Value {
+    fit["rows"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap()
+}
+
+/// An answer without what `plan` says too: what is assumed and what is not counted.
+fn own(out: &str) -> String {
+    let blocks =
+        out.split("\n\n").filter(|block| !block.starts_with("model  ") && !block.starts_with("| assumed"));
+    let text = blocks.collect::<Vec<_>>().join("\n\n");
+    let end = text.to_lowercase().find("\nnot counted: ").unwrap();
+    text[..end].to_owned()
+}
+
+#[test]
+fn a_table() {
+    assert_snapshot!(own(&bench().answer("fit config.json --gpu 317MiB --batch 8")), @"
+    does not fit: 6.36 MiB short on 317MiB (37.26 MiB at the device peak and 286.10
+    MiB of CUDA context, of 317.00 MiB)
+    it fits with accumulate (2.06 MiB to spare)
+    largest micro-batch at 128 tokens: 5 sequences
+    longest sequence at a micro-batch of 8: 83 tokens
+    config.json: 202,048 parameters
+
+                fits                     device peak  max batch  max tokens
+    as given    no    6.36 MiB short       37.26 MiB          5          83
+    recompute   no    688.25 KiB short     31.57 MiB          7         121
+    fused       no    6.37 MiB short       37.27 MiB          5          83
+    accumulate  yes   2.06 MiB to spare    28.83 MiB          4     all 128
+    LoRA        no    4.29 MiB short       35.19 MiB          6          96
+    QLoRA       no    5.18 MiB short       36.08 MiB          5          92
+    bf16        no    3.56 MiB short       34.46 MiB          6         101
+    adafactor   no    4.84 MiB short       35.74 MiB          5          94
+
+    these keep the training as it is, up to rounding
+    recompute   --recompute full
+    fused       --optimizer-impl fused
+    accumulate  --micro-batch-size 4 --gradient-accumulation-steps 2
+
+    these change the training itself, not only its memory
+    LoRA        --lora r=16,targets=all-linear
+    QLoRA       --lora r=16,targets=all-linear --quantize nf4
+    bf16        --precision bf16
+    adafactor   --optimizer adafactor
+
+    at the largest batch or length next to nothing is to spare, also for what is not
+    counted
+    ");
+}
+
+#[test]
+fn a_table_where_it_fits_on_forty_columns() {
+    let out = bench().env("COLUMNS", "40").answer("fit config.json --gpu 1GiB --ascii --lora r=8");
+    assert!(out.is_ascii() && out.lines().all(|line| line.chars().count() <= 40), "{out}");
+    assert_snapshot!(own(&out), @"
+    fits: 718.24 MiB to spare on 1GiB (19.66
+    MiB at the device peak and 286.10 MiB of
+    CUDA context, of 1.00 GiB)
+    largest micro-batch at 128 tokens: 334
+    sequences
+    longest sequence at a micro-batch of 1:
+    128 tokens, the model's limit
+    config.json: 218,432 parameters
+
+              fits max batch max tokens
+    as given  yes        334    all 128
+    recompute yes        461    all 128
+    fused     yes        334    all 128
+    QLoRA     yes        311    all 128
+    bf16      yes        296    all 128
+    adafactor yes        334    all 128
+
+    these keep the training as it is, up to
+    rounding
+    recompute  --recompute full
+    fused      --optimizer-impl fused
+
+    these change the training itself, not
+    only its memory
+    QLoRA      --quantize nf4
+    bf16       --precision bf16
+    adafactor  --optimizer adafactor
+
+    at the largest batch or length next to
+    nothing is to spare, also for what is
+    not counted
+    ");
+}
+
+#[test]
+fn a_model_of_the_catalogue() {
+    assert_snapshot!(Bench::new().answer("fit llama-3.1-8b --gpu rtx-4090 --format csv"), @r#"
+    name,options,same_training,device_peak_bytes,fits,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by
+    as given,,true,160622298112,false,-135678879488,,card,,card
+    recompute,--recompute full,true,160622298112,false,-135678879488,,card,,card
+    fused,--optimizer-impl fused,true,130474323456,false,-105530904832,,card,,card
+    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-40145316608,,card,,card
+    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-7345974016,,card,1379,card
+    bf16,--precision bf16,false,80319685632,false,-55376267008,,card,,card
+    adafactor,--optimizer adafactor,false,66440261120,false,-41496842496,,card,,card
+    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-103591538944,,card,,card
+    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-13010127616,,card,,card
+    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,10981176576,3,card,7325,card
+    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-55376267008,,card,,card
+    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,-14156221184,,card,760,card
+    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,-4123560704,,card,1672,card
+    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-39637840128,,card,,card
+    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-8285248768,,card,,card
+    "#);
+}
+
+#[test]
+fn markdown() {
+    assert_snapshot!(own(&bench().answer("fit config.json --gpu 317MiB --batch 6 --format markdown")), @"
+    **does not fit: 1.76 MiB short on 317MiB (32.66 MiB at the device peak and 286.10 MiB of CUDA context, of 317.00 MiB)**
+
+    it fits with recompute (2.54 MiB to spare), accumulate (4.37 MiB to spare), LoRA (77.75 KiB to spare) and bf16 (714.75 KiB to spare)
+
+    - largest micro-batch at 128 tokens: 5 sequences
+    - longest sequence at a micro-batch of 6: 111 tokens
+
+    | step | options | training | device peak | fits | max batch | max tokens |
+    | --- | --- | --- | ---: | --- | ---: | ---: |
+    | as given |  | the same | 32.66 MiB | no: 1.76 MiB short | 5 | 111 |
+    | recompute | --recompute full | the same | 28.35 MiB | yes: 2.54 MiB to spare | 7 | all 128 |
+    | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 1.77 MiB short | 5 | 111 |
+    | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | yes: 4.37 MiB to spare | 4 | all 128 |
+    | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | yes: 77.75 KiB to spare | 6 | all 128 |
+    | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 516.25 KiB short | 5 | 123 |
+    | bf16 | --precision bf16 | another | 30.20 MiB | yes: 714.75 KiB to spare | 6 | all 128 |
+    | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 244.75 KiB short | 5 | 125 |
+
+    at the largest batch or length next to nothing is to spare, also for what is not counted
+    ");
+}
+
+#[test]
+fn the_fields_of_json() {
+    let mut fit = fit_json(&bench(), "config.json --gpu t4 --batch 2 --gradient-accumulation-steps 3", &[]);
+    assert!(fit.as_object_mut().unwrap().remove("not_counted").unwrap().is_array());
+    assert_snapshot!(serde_json::to_string_pretty(&fit).unwrap().split("    {\n").take(2).collect::<String>(), @r#"
+    {
+      "capacity_bytes": 15637086208,
+      "gpu": "t4",
+      "gradient_accumulation_steps": 3,
+      "left_out": [],
+      "micro_batch_size": 2,
+      "model": "config.json",
+      "outside_bytes": 147718144,
+      "parameters": 202048,
+      "rows": [
+          "device_peak_bytes": 26707968,
+          "fits": true,
+          "headroom_bytes": 15462660096,
+          "largest_micro_batch": 5041,
+          "largest_seq_len": 128,
+          "micro_batch_limited_by": "card",
+          "name": "as given",
+          "options": "",
+          "same_training": true,
+          "seq_len_limited_by": "model"
+        },
+    "#);
+    assert_eq!(
+        names(&fit),
+        ["as given", "recompute", "fused", "accumulate", "LoRA", "QLoRA", "bf16", "adafactor"]
+    );
+    let training = |name: &str| row(&fit, name)["same_training"].as_bool().unwrap();
+    assert!(["as given", "recompute", "fused", "accumulate"].into_iter().all(training));
+    assert!(!["LoRA", "QLoRA", "bf16", "adafactor"].into_iter().any(training));
+    assert!(fit["left_out"].as_array().unwrap().is_empty());
+    let options = &row(&fit, "accumulate")["options"];
+    assert_eq!(options, "--micro-batch-size 1 --gradient-accumulation-steps 6");
+}
+
+/// Each answer is the plan's: the largest fits, and one more does not.
+#[test]
+fn what_is_answered_is_planned() {
+    let bench = bench();
+    for given in
+        ["--gpu 317MiB --batch 5 --seq 60", "--gpu 310MiB --gradient-accumulation-steps 4 --precision bf16"]
+    {
+        let fit = fit_json(&bench, &format!("config.json {given}"), &["eager: --attention eager"]);
+        for row in fit["rows"].as_array().unwrap() {
+            let fits = |more: &str| {
+                let changed = row["options"].as_str().unwrap();
+                let candidate = format!("it: {changed} {more}");
+                let mut command = bench.command(&format!("plan config.json {given} --format json"));
+                let out = command.args(["--candidate", &candidate]).output().unwrap();
+                let plan: Value = serde_json::from_slice(&out.stdout).unwrap();
+                plan["candidates"]["it"]["verdict"].clone()
+            };
+            let verdict = fits("");
+            assert_eq!(
+                (&verdict["fits"], &verdict["headroom_bytes"]),
+                (&row["fits"], &row["headroom_bytes"])
+            );
+            for (option, key, limit) in [
+                ("--micro-batch-size", "largest_micro_batch", "micro_batch_limited_by"),
+                ("--seq-len", "largest_seq_len", "seq_len_limited_by"),
+            ] {
+                let largest = row[key].as_u64().unwrap_or(0);
+                if row["options"].as_str().unwrap().contains(option) {
+                    continue; // it cannot be given twice
+                }
+                assert!(largest == 0 || fits(&format!("{option} {largest}"))["fits"] == true, "{row}");
+                if row[limit] == "card" {
+                    assert_eq!(fits(&format!("{option} {}", largest + 1))["fits"], false, "{row}");
+                } else {
+                    assert_eq!((&row[limit], largest), (&json!("model"), 128), "{row}");
+                }
+            }
+        }
+    }
+}
+
+/// What is said of a step that does not fit.
+#[test]
+fn the_way_out() {
+    let said = |arguments: &str, candidates: &[&str]| {
+        let bench = bench().env("COLUMNS", "200");
+        let mut command = bench.command(&format!("fit config.json {arguments}"));
+        for candidate in candidates {
+            command.args(["--candidate", candidate]);
+        }
+        let out = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        out[..out.find("config.json: ").unwrap()].to_owned()
+    };
+    assert_snapshot!(said("--gpu 317MiB --batch 8", &["short: --seq-len 16"]), @"
+    does not fit: 6.36 MiB short on 317MiB (37.26 MiB at the device peak and 286.10 MiB of CUDA context, of 317.00 MiB)
+    it fits with accumulate (2.06 MiB to spare) and short (9.76 MiB to spare)
+    largest micro-batch at 128 tokens: 5 sequences
+    longest sequence at a micro-batch of 8: 83 tokens
+    ");
+    assert_snapshot!(said("--gpu 305MiB --batch 1", &[]), @"
+    does not fit: 2.25 MiB short on 305MiB (21.15 MiB at the device peak and 286.10 MiB of CUDA context, of 305.00 MiB)
+    no single change makes it fit; it fits with recompute + QLoRA (32.25 KiB to spare) and bf16 + adafactor (100.75 KiB to spare)
+    largest micro-batch at 128 tokens: none, not even 1 sequence
+    longest sequence at a micro-batch of 1: none, not even 1 token
+    ");
+    assert_snapshot!(said("--gpu 305MiB --batch 1", &["shorter: --seq-len 8 --precision bf16"]), @"
+    does not fit: 2.25 MiB short on 305MiB (21.15 MiB at the device peak and 286.10 MiB of CUDA context, of 305.00 MiB)
+    it fits with shorter (726.75 KiB to spare)
+    largest micro-batch at 128 tokens: none, not even 1 sequence
+    longest sequence at a micro-batch of 1: none, not even 1 token
+    ");
+    assert_snapshot!(said("--gpu 100MiB", &[]), @"
+    does not fit: 207.25 MiB short on 100MiB (21.15 MiB at the device peak and 286.10 MiB of CUDA context, of 100.00 MiB)
+    no change that was tried makes it fit; the closest is recompute + bf16 + adafactor (204.33 MiB short)
+    largest micro-batch at 128 tokens: none, not even 1 sequence
+    longest sequence at a micro-batch of 1: none, not even 1 token
+    ");
+    assert_snapshot!(said("--gpu 1TiB", &[]), @"
+    fits: 1023.70 GiB to spare on 1TiB (21.15 MiB at the device peak and 286.10 MiB of CUDA context, of 1.00 TiB)
+    largest micro-batch at 128 tokens: 65536 sequences, and more is not looked for
+    longest sequence at a micro-batch of 1: 128 tokens, the model's limit
+    ");
+}
+
+#[test]
+fn only_what_is_not_done_already_is_tried() {
+    let bench = bench();
+    for (options, tried) in [
+        ("", &["recompute", "fused", "LoRA", "QLoRA", "bf16", "adafactor"][..]),
+        ("--gradient-checkpointing --precision fp16", &["fused", "LoRA", "QLoRA", "adafactor"]),
+        ("--weights-dtype bf16 --lora r=4 --quantize nf4", &["recompute", "fused", "adafactor"]),
+        ("--optimizer adafactor --lora r=4 --batch 9", &["recompute", "accumulate", "QLoRA", "bf16"]),
+        (
+            "--optimizer sgd --momentum 0.9 --optimizer-impl fused",
+            &["recompute", "LoRA", "QLoRA", "bf16", "adafactor"],
+        ),
+    ] {
+        let fit = fit_json(&bench, &format!("config.json --gpu 1GiB {options}"), &[]);
+        assert_eq!(names(&fit)[1..], *tried, "{options}");
+        assert_eq!(fit["left_out"], json!([]), "{options}");
+    }
+    // 65537 is a prime: only as many micro-batches of 1 are as many sequences
+    let fit = fit_json(&bench, "config.json --gpu 1GiB --seq 1 --batch 65537", &[]);
+    assert!(!names(&fit).contains(&"accumulate"));
+    let left_out = &fit["left_out"][0];
+    assert_eq!((&left_out["name"], fit["left_out"].as_array().unwrap().len()), (&json!("accumulate"), 1));
+    assert!(left_out["cause"].as_str().unwrap().contains("65537 micro-batches"), "{left_out}");
+}
+
+#[test]
+fn candidates_are_rows_and_take_the_place_of_a_usual_change() {
+    let candidates = ["fused: --optimizer-impl fused --recompute full", "short: --seq-len 16"];
+    let fit = fit_json(&bench(), "config.json --gpu 317MiB", &candidates);
+    assert_eq!(
+        names(&fit),
+        ["as given", "recompute", "LoRA", "QLoRA", "bf16", "adafactor", "fused", "short"]
+    );
+    assert_eq!(row(&fit, "fused")["options"], "--optimizer-impl fused --recompute full");
+    assert_eq!(
+        (&row(&fit, "fused")["same_training"], &row(&fit, "short")["same_training"]),
+        (&json!(true), &json!(false))
+    );
+    let limit = &row(&fit, "short")["largest_seq_len"];
+    assert_eq!(limit, &row(&fit, "as given")["largest_seq_len"], "the length is what is looked for");
+}
+
+#[test]
+fn exit_codes_and_files() {
+    let bench = bench();
+    let code = |arguments: &str| bench.run(&format!("fit config.json {arguments}")).code;
+    assert_eq!(code("--gpu 290MiB --batch 8"), Some(0));
+    assert_eq!(code("--gpu 290MiB --batch 8 --exit-code"), Some(1));
+    assert_eq!(code("--gpu 1GiB --exit-code"), Some(0));
+    assert_eq!(bench.answer("fit config.json --gpu 1GiB -o fit.json"), "");
+    assert!(serde_json::from_str::<Value>(&bench.read("fit.json")).unwrap()["rows"].is_array());
+    assert!(bench.refusal("fit config.json --gpu 1GiB -o fit.json").contains("--force"));
+    bench.answer("fit config.json --gpu 1GiB -o fit.json --force");
+    assert!(bench.refusal("fit config.json --gpu 1GiB -o config.json --force").contains("one of the inputs"));
+}
+
+#[test]
+fn what_is_refused() {
+    let bench = bench();
+    for (arguments, candidate, says) in [
+        ("", None, "`--gpu`: what fits depends on the card, and none is named\n  help: add --gpu a100-80gb"),
+        ("--gpu h10", None, "`h10` is not known"),
+        ("--gpu 0GiB", None, "`0GiB` is no memory at all"),
+        ("--gpu 1GiB --batch 0", None, "0 sequences"),
+        ("--gpu 1GiB --gradient-accumulation-steps 99999", None, "more than 16384 blocks"),
+        ("--gpu 1GiB --optimizer adafactor --optimizer-impl fused", None, "forloop"),
+        ("--gpu 1GiB --lora r=8,targets=w1", None, "no linear module named `w1`"),
+        ("--gpu 1GiB --format html", None, "no `html` report"),
+        ("--gpu 1GiB", Some("as given: --batch 2"), "`as given` is the step itself"),
+        ("--gpu 1GiB", Some("--batch 2"), "has no name"),
+        ("--gpu 1GiB", Some("a: --seq 0"), "`a`: `--seq-len`: a sequence of 0 tokens"),
+        ("--gpu 1GiB", Some("a: --gpu t4"), "--gpu"),
+    ] {
+        let mut command = bench.command(&format!("fit config.json {arguments}"));
+        command.args(candidate.iter().flat_map(|candidate| ["--candidate", candidate]));
+        let ran = command.output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(2), b"".as_slice()), "{arguments}");
+        assert!(
+            said.starts_with("error: ") && said.contains("\n  help: ") && said.contains(says),
+            "{arguments}: {said}"
+        );
+    }
+    assert!(bench.refusal("fit nothing.json --gpu 1GiB").contains("no such file"));
+}

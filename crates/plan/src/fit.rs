@@ -1,0 +1,396 @@
+//! What fits: how large a micro-batch, and how long a sequence, a card takes of a step.
+//!
+//! Nothing is solved for. A plan takes about a millisecond, so the boundary is looked for by planning steps on both sides of
+//! it, and an answer stands on two of them: the plan of the answer fits, and the plan of one more does not.
+
+use crate::catalogue::Card;
+use crate::config::Architecture;
+use crate::options::Options;
+use crate::{Plan, Verdict, plan};
+use peakledger_core::Bytes;
+
+/// A planned step on a card, and how much of it there may be.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// How it is run.
+    pub options: Options,
+    /// Tokens in a sequence.
+    pub seq_len: u64,
+    /// The device-level peak.
+    pub device_peak: Bytes,
+    /// Whether it fits.
+    pub verdict: Verdict,
+    /// The largest micro-batch of sequences as long as these.
+    pub micro_batch: Largest,
+    /// The longest sequence in a micro-batch as large as this one.
+    pub length: Largest,
+}
+
+/// The largest amount that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Largest {
+    /// How much; nothing where not even 1 fits.
+    pub amount: Option<u64>,
+    /// What stands against one more.
+    pub limit: Limit,
+}
+
+/// What stands against one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// It does not fit the card.
+    Card,
+    /// The model has no more positions.
+    Model,
+    /// It is not looked for, or cannot be planned.
+    Search,
+}
+
+impl Limit {
+    /// In a word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Limit::Card => "card",
+            Limit::Model => "model",
+            Limit::Search => "search",
+        }
+    }
+}
+
+/// Micro-batches beyond this are not looked for, unless one is asked for.
+const LARGEST_MICRO_BATCH: u64 = 1 << 16;
+/// Micro-batches from the third on are like the second, but that each has its ids and labels on the device.
+const ALIKE_FROM: u32 = 2;
+
+impl Fit {
+    /// Looks for what fits, from a step that is planned.
+    pub fn of(plan: &Plan, card: &Card) -> Fit {
+        let options = Options { seq_len: Some(plan.seq_len), ..plan.options.clone() };
+        let search = Search { architecture: &plan.architecture, options: &options, card };
+        let limit = plan.architecture.shape.max_position_embeddings;
+        Fit {
+            seq_len: plan.seq_len,
+            device_peak: plan.device_peak_in(None).phase.device_peak,
+            verdict: Verdict::of(plan, card, None),
+            micro_batch: search.largest(Axis {
+                set: |options, amount| options.micro_batch_size = amount,
+                given: options.micro_batch_size,
+                most: LARGEST_MICRO_BATCH.max(options.micro_batch_size),
+                most_is: Limit::Search,
+            }),
+            length: search.largest(Axis {
+                set: |options, amount| options.seq_len = Some(amount),
+                given: plan.seq_len,
+                most: limit,
+                most_is: Limit::Model,
+            }),
+            options,
+        }
+    }
+
+    /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when things are
+    /// computed and kept.
+    pub fn trains_as(&self, other: &Fit) -> bool {
+        let sequences =
+            |o: &Options| o.micro_batch_size.saturating_mul(u64::from(o.gradient_accumulation_steps));
+        let (mine, theirs) = (&self.options, &other.options);
+        let alike = Options {
+            micro_batch_size: theirs.micro_batch_size,
+            gradient_accumulation_steps: theirs.gradient_accumulation_steps,
+            optimizer_impl: theirs.optimizer_impl,
+            attention: theirs.attention,
+            expand_kv: theirs.expand_kv,
+            recompute: theirs.recompute,
+            loss_in_model: theirs.loss_in_model,
+            hold_outputs: theirs.hold_outputs,
+            ..mine.clone()
+        };
+        alike == *theirs && sequences(mine) == sequences(theirs)
+    }
+}
+
+/// One way in which a step grows.
+#[derive(Clone, Copy)]
+struct Axis {
+    set: fn(&mut Options, u64),
+    given: u64,
+    /// Where the search ends, and why there.
+    most: u64,
+    most_is: Limit,
+}
+
+/// Steps of a model on a card.
+struct Search<'a> {
+    architecture: &'a Architecture,
+    options: &'a Options,
+    card: &'a Card,
+}
+
+impl Search<'_> {
+    fn largest(&self, axis: Axis) -> Largest {
+        // with many micro-batches a plan takes long, so the neighbourhood is looked for with few of them
+        let steps = self.options.gradient_accumulation_steps;
+        let (start, stride) = match steps > ALIKE_FROM {
+            true => {
+                let few = |amount| self.needed(axis, amount, ALIKE_FROM);
+                let near = boundary(axis.given, axis.given, axis.most, self.card.total, few);
+                (near.amount.unwrap_or(1), 1)
+            }
+            false => (axis.given, axis.given),
+        };
+        let all = |amount| self.needed(axis, amount, steps);
+        let found = boundary(start, stride, axis.most, self.card.total, all);
+        let limit = match found.next {
+            Next::TooLarge => Limit::Card,
+            Next::Unplanned => Limit::Search,
+            Next::BeyondMost => axis.most_is,
+        };
+        Largest { amount: found.amount, limit }
+    }
+
+    /// What a step with that amount takes of the card when it runs only so many of its micro-batches; nothing where it is
+    /// beyond what can be planned.
+    fn needed(&self, axis: Axis, amount: u64, micro_batches: u32) -> Option<Bytes> {
+        let mut options = Options { gradient_accumulation_steps: micro_batches, ..self.options.clone() };
+        (axis.set)(&mut options, amount);
+        let batch = options.micro_batch_size.checked_mul(options.seq_len?)?.checked_mul(BYTES_OF_A_TOKEN)?;
+        let left_out = u64::from(self.options.gradient_accumulation_steps.saturating_sub(micro_batches));
+        let plan = plan(self.architecture.clone(), options).ok()?;
+        Verdict::of(&plan, self.card, None).needed.checked_add(Bytes::new(batch.checked_mul(left_out)?))
+    }
+}
+
+/// An id and a label, both int64.
+const BYTES_OF_A_TOKEN: u64 = 16;
+
+/// The last amount that fits, and what one more would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Boundary {
+    amount: Option<u64>,
+    next: Next,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    TooLarge,
+    Unplanned,
+    BeyondMost,
+}
+
+/// An amount that was tried, and what it takes: nothing where it cannot be planned.
+#[derive(Clone, Copy)]
+struct Tried {
+    amount: u64,
+    needed: Option<Bytes>,
+}
+
+/// Looks for an amount from 1 to `most` that fits where one more does not. It steps away from `start` by `stride` and twice
+/// as far each time until it has tried both sides, and then between them.
+///
+/// Amounts are expected to take the more the larger they are. Should they not, what is found still fits and one more still
+/// does not.
+fn boundary(
+    start: u64,
+    mut stride: u64,
+    most: u64,
+    capacity: Bytes,
+    needed: impl Fn(u64) -> Option<Bytes>,
+) -> Boundary {
+    let most = most.max(1);
+    let (mut below, mut above): (Option<Tried>, Option<Tried>) = (None, None);
+    let (mut amount, mut turn) = (start.clamp(1, most), 0);
+    loop {
+        let tried = Tried { amount, needed: needed(amount) };
+        let fits = tried.needed.is_some_and(|needed| needed <= capacity);
+        *(if fits { &mut below } else { &mut above }) = Some(tried);
+        amount = match (below, above) {
+            (Some(below), Some(above)) => {
+                if above.amount - below.amount <= 1 {
+                    return Boundary { amount: Some(below.amount), next: above.next() };
+                }
+                turn += 1;
+                between(below, above, capacity, fits, turn)
+            }
+            (Some(below), None) if below.amount >= most => {
+                return Boundary { amount: Some(below.amount), next: Next::BeyondMost };
+            }
+            (None, Some(above)) if above.amount <= 1 => {
+                return Boundary { amount: None, next: above.next() };
+            }
+            (Some(below), None) => below.amount.saturating_add(stride).min(most),
+            (None, above) => above.map_or(1, |above| above.amount.saturating_sub(stride).max(1)),
+        };
+        stride = stride.saturating_mul(2).max(1);
+    }
+}
+
+impl Tried {
+    /// What it is to the amount before it, which fits.
+    fn next(&self) -> Next {
+        if self.needed.is_some() { Next::TooLarge } else { Next::Unplanned }
+    }
+}
+
+/// Where to try next between an amount that fits and one that does not: where the line through both meets the capacity, as
+/// totals mostly grow in proportion; then a little beyond that, seen from the side that was just moved, to get hold of it
+/// from the other one too; and each third time in the middle, so that no shape makes it slow.
+fn between(below: Tried, above: Tried, capacity: Bytes, moved_below: bool, turn: u32) -> u64 {
+    let gap = above.amount - below.amount;
+    let middle = below.amount + gap / 2;
+    let (Some(from), Some(to)) = (below.needed, above.needed) else { return middle };
+    if turn.is_multiple_of(3) {
+        return middle;
+    }
+    let (room, rise) = (u128::from(capacity.get() - from.get()), u128::from(to.get() - from.get()));
+    // `room < rise`, as the upper one does not fit: less than the gap
+    let up = u64::try_from(u128::from(gap) * room / rise.max(1)).unwrap_or(gap);
+    let beyond = |distance: u64| if turn == 1 { 0 } else { distance / 8 + 1 };
+    let offset = match moved_below {
+        true => up.saturating_add(beyond(up)),
+        false => up.saturating_sub(beyond(gap - up)),
+    };
+    below.amount + offset.clamp(1, gap - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{CUDA_CONTEXT, card};
+    use crate::options::{Attention, HoldOutputs, Precision, Recompute};
+    use peakledger_input::Source;
+    use std::cell::Cell;
+
+    const POSITIONS: u64 = 48;
+
+    fn tiny() -> Architecture {
+        let config = format!(
+            r#"{{"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "max_position_embeddings": {POSITIONS}, "tie_word_embeddings": false}}"#
+        );
+        Architecture::read(&Source::from_text("config.json", config)).unwrap()
+    }
+
+    fn with(capacity: u64) -> Card {
+        Card { total: Bytes::new(capacity + CUDA_CONTEXT.get()), ..card("1GiB").unwrap() }
+    }
+
+    fn device_peak(options: &Options) -> u64 {
+        plan(tiny(), options.clone()).unwrap().device_peak_in(None).phase.device_peak.get()
+    }
+
+    /// The search finds what trying one after the other finds, for capacities at boundaries and a byte under them.
+    #[test]
+    fn it_finds_what_a_scan_finds() {
+        let plain = Options { micro_batch_size: 3, seq_len: Some(20), ..Options::default() };
+        for options in [
+            plain.clone(),
+            Options { recompute: Recompute::Full, precision: Precision::Bf16, ..plain.clone() },
+            Options { attention: Attention::Eager, precision: Precision::Fp32, ..plain.clone() },
+            Options {
+                gradient_accumulation_steps: 5,
+                hold_outputs: HoldOutputs::Step,
+                clip_grad_norm: true,
+                ..plain
+            },
+        ] {
+            let of_length = |length| device_peak(&Options { seq_len: Some(length), ..options.clone() });
+            let of_batch = |batch| device_peak(&Options { micro_batch_size: batch, ..options.clone() });
+            let lengths: Vec<u64> = (1..=POSITIONS).map(of_length).collect();
+            let batches: Vec<u64> = (1..=24).map(of_batch).collect();
+            let scan = |sizes: &[u64], capacity| {
+                sizes.iter().zip(1..).take_while(|(size, _)| **size <= capacity).last().map(|(_, at)| at)
+            };
+            let planned = plan(tiny(), options.clone()).unwrap();
+            let sizes = lengths.iter().step_by(5).chain(batches.iter().step_by(4));
+            for capacity in sizes.flat_map(|size| [size - 1, *size]) {
+                let fit = Fit::of(&planned, &with(capacity));
+                let wanted = scan(&lengths, capacity);
+                let limit = if wanted == Some(POSITIONS) { Limit::Model } else { Limit::Card };
+                assert_eq!(fit.length, Largest { amount: wanted, limit }, "{capacity} B, {options:?}");
+                let found = fit.micro_batch.amount;
+                match found {
+                    Some(beyond @ 25..) => assert!(batches[23] <= capacity && of_batch(beyond) <= capacity),
+                    found => assert_eq!(found, scan(&batches, capacity), "{capacity} B, {options:?}"),
+                }
+                let more = found.map_or(1, |found| found + 1);
+                assert!(of_batch(more) > capacity, "one more than {found:?} fits {capacity} B too");
+                assert_eq!(fit.verdict.fits(), of_batch(3) <= capacity);
+            }
+        }
+    }
+
+    /// Answers are limited by the card, by the model, or by what is looked for.
+    #[test]
+    fn what_stands_against_one_more_is_said() {
+        let fit = |options: Options, capacity| Fit::of(&plan(tiny(), options).unwrap(), &with(capacity));
+        let roomy = fit(Options::default(), 1 << 50);
+        assert_eq!(roomy.micro_batch, Largest { amount: Some(LARGEST_MICRO_BATCH), limit: Limit::Search });
+        assert_eq!(roomy.length, Largest { amount: Some(POSITIONS), limit: Limit::Model });
+        let none = fit(Options::default(), 0);
+        let nothing = Largest { amount: None, limit: Limit::Card };
+        assert_eq!((none.micro_batch, none.length), (nothing, nothing));
+        // 2^32 tokens are the most that is planned
+        let wide =
+            fit(Options { micro_batch_size: 1 << 30, seq_len: Some(1), ..Options::default() }, 1 << 62);
+        assert_eq!(wide.micro_batch, Largest { amount: Some(1 << 30), limit: Limit::Search });
+        assert_eq!(wide.length, Largest { amount: Some(4), limit: Limit::Search });
+        let long = fit(Options { seq_len: Some(POSITIONS * 2), ..Options::default() }, 1 << 50);
+        assert_eq!((long.seq_len, long.length.amount), (POSITIONS * 2, Some(POSITIONS)));
+    }
+
+    /// Whatever the shape, the answer fits and one more does not, and it takes few tries.
+    #[test]
+    fn any_shape_is_searched_in_few_tries() {
+        type Shape = (&'static str, fn(u64) -> Option<u64>);
+        let shapes: [Shape; 6] = [
+            ("a line", |at| Some(1_000 + at * 77)),
+            ("flat, then steep", |at| Some(900_000.max(at * 1_000))),
+            ("steps", |at| Some(at * 100 / 512 * 512)),
+            ("a parabola", |at| Some(at * at)),
+            ("a jump", |at| Some(if at < 70_000 { 1 } else { 1 << 60 })),
+            ("an end", |at| (at < 5_000).then_some(at)),
+        ];
+        for (name, shape) in shapes {
+            for capacity in [0, 1, 1_000, 1_000_000, 999_999_999] {
+                for start in [1, 2_048, 100_000] {
+                    let tries = Cell::new(0);
+                    let needed = |at| {
+                        tries.set(tries.get() + 1);
+                        shape(at).map(Bytes::new)
+                    };
+                    let found = boundary(start, start, 131_072, Bytes::new(capacity), needed);
+                    let fits = |at| shape(at).is_some_and(|needed| needed <= capacity);
+                    assert!(found.amount.is_none_or(fits), "{name}, {capacity}: {found:?}");
+                    let more = found.amount.unwrap_or(0) + 1;
+                    assert!(more > 131_072 || !fits(more), "{name}, {capacity}: {found:?}");
+                    assert!(tries.get() <= 55, "{name}, {capacity}, from {start}: {} tries", tries.get());
+                    if name == "a line" {
+                        assert!(tries.get() <= 20, "{capacity}, from {start}: {} tries", tries.get());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_the_training_and_what_does_not() {
+        let fit = |options: Options| Fit::of(&plan(tiny(), options).unwrap(), &with(0));
+        let given = || Options { micro_batch_size: 4, ..Options::default() };
+        let base = fit(given());
+        for same in [
+            Options { recompute: Recompute::Full, ..given() },
+            Options { micro_batch_size: 2, gradient_accumulation_steps: 2, ..given() },
+            Options { seq_len: Some(POSITIONS), attention: Attention::Eager, ..given() },
+        ] {
+            assert!(fit(same.clone()).trains_as(&base), "{same:?}");
+        }
+        for another in [
+            Options { precision: Precision::Bf16, ..given() },
+            Options { micro_batch_size: 2, ..given() },
+            Options { seq_len: Some(8), ..given() },
+            Options { clip_grad_norm: true, ..given() },
+        ] {
+            assert!(!fit(another.clone()).trains_as(&base), "{another:?}");
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! The report of `fit`: whether a step fits a card, the largest micro-batch and length with which it does, and the same for
+//! what could be changed of it.
+
+use crate::figures::spare_or_short;
+use crate::markdown::Column::{Figures, Text};
+use crate::plan::{assumptions, grouped};
+use crate::table::{Cell, Column, Table, clip, entry, prose};
+use crate::{Look, Report, csv_table, markdown, verdict, write_json};
+use anstyle::Style;
+use peakledger_plan::catalogue::Card;
+use peakledger_plan::{Fit, Largest, Limit, Plan, Verdict};
+use serde::Serialize;
+use std::io;
+use unicode_width::UnicodeWidthStr;
+
+/// The name of the row that changes nothing.
+pub const AS_GIVEN: &str = "as given";
+
+/// What fits of a step, and of what could be changed of it.
+#[derive(Debug)]
+pub struct FitReport<'a> {
+    /// What the user calls the model.
+    pub name: &'a str,
+    /// The step as given.
+    pub plan: &'a Plan,
+    /// The card.
+    pub card: &'a Card,
+    /// What fits of the step as given.
+    pub fit: &'a Fit,
+    /// What could be changed of it.
+    pub rows: &'a [FitRow],
+    /// What could not be planned: a name, and why.
+    pub left_out: &'a [(String, String)],
+}
+
+/// A step with some options changed.
+#[derive(Debug)]
+pub struct FitRow {
+    /// What it is called.
+    pub name: String,
+    /// The options that are changed.
+    pub options: String,
+    /// Whether it is several of the other rows at once.
+    pub combined: bool,
+    /// What fits of it.
+    pub fit: Fit,
+}
+
+/// A row of the table: the step as given, or a change of it.
+struct Line<'a> {
+    name: &'a str,
+    options: &'a str,
+    fit: &'a Fit,
+    same_training: bool,
+}
+
+impl Line<'_> {
+    fn answer(&self) -> &'static str {
+        if self.fit.verdict.fits() { "yes" } else { "no" }
+    }
+
+    fn headroom(&self) -> String {
+        spare_or_short(self.fit.verdict.headroom())
+    }
+}
+
+/// An amount in few words: `none`, `12`, `all 2048` of the model's positions, `≥ 65536` where more is not looked for.
+fn amount(largest: Largest, look: &Look) -> String {
+    match (largest.amount, largest.limit) {
+        (None, _) => "none".to_owned(),
+        (Some(amount), Limit::Card) => amount.to_string(),
+        (Some(amount), Limit::Model) => format!("all {amount}"),
+        (Some(amount), Limit::Search) => format!("{} {amount}", if look.ascii { ">=" } else { "≥" }),
+    }
+}
+
+/// An amount in a sentence.
+fn at_most(largest: Largest, one: &str, many: &str) -> String {
+    let Some(amount) = largest.amount else {
+        return format!("none, not even 1 {one}");
+    };
+    let unit = if amount == 1 { one } else { many };
+    let limit = match largest.limit {
+        Limit::Card => "",
+        Limit::Model => ", the model's limit",
+        Limit::Search => ", and more is not looked for",
+    };
+    format!("{amount} {unit}{limit}")
+}
+
+/// What is said of every largest amount.
+const NEXT_TO_NOTHING: &str =
+    "at the largest batch or length next to nothing is to spare, also for what is not counted";
+
+impl FitReport<'_> {
+    fn lines(&self) -> impl Iterator<Item = Line<'_>> {
+        let given = Line { name: AS_GIVEN, options: "", fit: self.fit, same_training: true };
+        let changed = self.rows.iter().map(|row| Line {
+            name: &row.name,
+            options: &row.options,
+            fit: &row.fit,
+            same_training: row.fit.trains_as(self.fit),
+        });
+        std::iter::once(given).chain(changed)
+    }
+
+    fn verdict_line(&self) -> String {
+        verdict::sentence(self.card, self.fit.verdict, self.fit.device_peak)
+    }
+
+    /// The largest amounts of the step as given.
+    fn largest_lines(&self) -> [String; 2] {
+        let fit = self.fit;
+        [
+            format!(
+                "largest micro-batch at {} tokens: {}",
+                fit.seq_len,
+                at_most(fit.micro_batch, "sequence", "sequences")
+            ),
+            format!(
+                "longest sequence at a micro-batch of {}: {}",
+                fit.options.micro_batch_size,
+                at_most(fit.length, "token", "tokens")
+            ),
+        ]
+    }
+
+    /// Where the step does not fit: the changes with which it does, in a sentence, or the one that comes closest; and whether
+    /// one does.
+    fn way_out(&self, look: &Look, name: impl Fn(&str) -> String) -> Option<(String, bool)> {
+        if self.fit.verdict.fits() {
+            return None;
+        }
+        let said =
+            |row: &FitRow| format!("{} ({})", name(&row.name), spare_or_short(row.fit.verdict.headroom()));
+        let fitting = |combined| -> Vec<String> {
+            let rows = self.rows.iter().filter(|row| row.combined == combined && row.fit.verdict.fits());
+            rows.map(said).collect()
+        };
+        for (combined, opening) in
+            [(false, "it fits with"), (true, "no single change makes it fit; it fits with")]
+        {
+            if let Some(names) = enumerated(fitting(combined), look) {
+                return Some((format!("{opening} {names}"), true));
+            }
+        }
+        // of those that are as close, the one that comes first
+        let closest = self.rows.iter().rev().max_by_key(|row| row.fit.verdict.headroom())?;
+        Some((format!("no change that was tried makes it fit; the closest is {}", said(closest)), false))
+    }
+
+    /// What was not tried and why.
+    fn left_out_lines<'b>(&'b self) -> impl Iterator<Item = String> + 'b {
+        self.left_out.iter().map(|(name, cause)| format!("{name} is left out: {cause}"))
+    }
+
+    fn amounts(&self, look: &Look) -> Table {
+        let mut table = Table::new(vec![
+            Column::left("").cut(),
+            Column::left("fits"),
+            Column::left("").optional(),
+            Column::right("device peak").optional(),
+            Column::right("max batch"),
+            Column::right("max tokens"),
+        ]);
+        for line in self.lines() {
+            let style = if line.name == AS_GIVEN { look.bold() } else { Style::new() };
+            let verdict = look.verdict(line.fit.verdict.fits());
+            table.row(vec![
+                Cell::styled(look.name(line.name), style),
+                Cell::styled(line.answer(), verdict),
+                Cell::styled(line.headroom(), verdict),
+                Cell::styled(line.fit.device_peak.to_string(), style),
+                Cell::styled(amount(line.fit.micro_batch, look), style),
+                Cell::styled(amount(line.fit.length, look), style),
+            ]);
+        }
+        table
+    }
+
+    /// What the rows change, those apart that change more than memory.
+    fn changes(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let name = |line: &Line<'_>| clip(&look.name(line.name), look.width / 2, look);
+        let changed = || self.lines().filter(|line| line.name != AS_GIVEN);
+        let widest = changed().map(|line| name(&line).width()).max().unwrap_or_default();
+        for (same, heading) in [
+            (true, "these keep the training as it is, up to rounding"),
+            (false, "these change the training itself, not only its memory"),
+        ] {
+            let mut lines = changed().filter(|line| line.same_training == same).peekable();
+            if lines.peek().is_some() {
+                writeln!(out)?;
+                prose(out, look, look.bold(), heading)?;
+            }
+            for line in lines {
+                let name = name(&line);
+                let blank = widest - name.width() + 2;
+                entry(out, look, Style::new(), &format!("{name}{:blank$}", ""), &look.name(line.options))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Some names in a sentence: `a, b and c`; nothing where there are none.
+fn enumerated(mut names: Vec<String>, look: &Look) -> Option<String> {
+    let more = names.split_off(look.shown(names.len()));
+    if !more.is_empty() {
+        names.push(format!("{} more", more.len()));
+    }
+    let last = names.pop()?;
+    Some(if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) })
+}
+
+impl Report for FitReport<'_> {
+    fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
+        text(out, look.verdict(self.fit.verdict.fits()), &self.verdict_line())?;
+        if let Some((line, fits)) = self.way_out(look, |name| look.name(name).into_owned()) {
+            text(out, look.verdict(fits), &line)?;
+        }
+        for line in self.largest_lines() {
+            text(out, look.bold(), &line)?;
+        }
+        let parameters = grouped(self.plan.parameters);
+        text(out, look.faint(), &format!("{}: {parameters} parameters", look.name(self.name)))?;
+        writeln!(out)?;
+        assumptions(self.plan, out, look)?;
+        writeln!(out)?;
+        self.amounts(look).write(out, look)?;
+        self.changes(out, look)?;
+        writeln!(out)?;
+        for line in self.left_out_lines() {
+            text(out, look.faint(), &line)?;
+        }
+        text(out, look.faint(), NEXT_TO_NOTHING)?;
+        for line in self.plan.not_counted() {
+            entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        write_json(out, &FitJson::of(self))
+    }
+
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let titles = [
+            "name",
+            "options",
+            "same_training",
+            "device_peak_bytes",
+            "fits",
+            "headroom_bytes",
+            "largest_micro_batch",
+            "micro_batch_limited_by",
+            "largest_seq_len",
+            "seq_len_limited_by",
+        ];
+        let number = |amount: Option<u64>| amount.map(|amount| amount.to_string()).unwrap_or_default();
+        let row = |line: Line<'_>| {
+            let fit = line.fit;
+            vec![
+                line.name.to_owned(),
+                line.options.to_owned(),
+                line.same_training.to_string(),
+                fit.device_peak.get().to_string(),
+                fit.verdict.fits().to_string(),
+                fit.verdict.headroom().to_string(),
+                number(fit.micro_batch.amount),
+                fit.micro_batch.limit.as_str().to_owned(),
+                number(fit.length.amount),
+                fit.length.limit.as_str().to_owned(),
+            ]
+        };
+        csv_table::write(out, look, &titles, self.lines().map(row))
+    }
+
+    fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        writeln!(out, "**{}**\n", markdown::escaped(&self.verdict_line()))?;
+        if let Some((line, _)) = self.way_out(look, markdown::escaped) {
+            writeln!(out, "{line}\n")?;
+        }
+        for line in self.largest_lines() {
+            writeln!(out, "- {line}")?;
+        }
+        writeln!(out)?;
+        let assumed = self.plan.assumptions().into_iter();
+        let rows: Vec<Vec<String>> =
+            assumed.map(|a| vec![markdown::escaped(a.topic), markdown::escaped(&a.value)]).collect();
+        markdown::table(out, &[Text("assumed"), Text("")], &rows)?;
+        writeln!(out)?;
+        let columns = [
+            Text("step"),
+            Text("options"),
+            Text("training"),
+            Figures("device peak"),
+            Text("fits"),
+            Figures("max batch"),
+            Figures("max tokens"),
+        ];
+        let row = |line: Line<'_>| {
+            vec![
+                markdown::escaped(line.name),
+                markdown::escaped(line.options),
+                if line.same_training { "the same" } else { "another" }.to_owned(),
+                line.fit.device_peak.to_string(),
+                format!("{}: {}", line.answer(), line.headroom()),
+                amount(line.fit.micro_batch, look),
+                amount(line.fit.length, look),
+            ]
+        };
+        markdown::table(out, &columns, &self.lines().map(row).collect::<Vec<_>>())?;
+        writeln!(out)?;
+        for line in self.left_out_lines() {
+            writeln!(out, "{}\n", markdown::escaped(&line))?;
+        }
+        writeln!(out, "{NEXT_TO_NOTHING}")?;
+        for line in self.plan.not_counted() {
+            writeln!(out, "Not counted: {}", markdown::escaped(line))?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Serialize)]
+struct FitJson<'a> {
+    model: &'a str,
+    parameters: u64,
+    gpu: &'a str,
+    capacity_bytes: u64,
+    outside_bytes: u64,
+    micro_batch_size: u64,
+    seq_len: u64,
+    gradient_accumulation_steps: u32,
+    rows: Vec<RowJson<'a>>,
+    left_out: Vec<LeftOutJson<'a>>,
+    not_counted: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct RowJson<'a> {
+    name: &'a str,
+    options: &'a str,
+    same_training: bool,
+    device_peak_bytes: u64,
+    fits: bool,
+    headroom_bytes: i128,
+    largest_micro_batch: Option<u64>,
+    micro_batch_limited_by: &'static str,
+    largest_seq_len: Option<u64>,
+    seq_len_limited_by: &'static str,
+}
+
+#[derive(Serialize)]
+struct LeftOutJson<'a> {
+    name: &'a str,
+    cause: &'a str,
+}
+
+impl<'a> FitJson<'a> {
+    fn of(report: &'a FitReport<'_>) -> FitJson<'a> {
+        let row = |line: Line<'a>| RowJson {
+            name: line.name,
+            options: line.options,
+            same_training: line.same_training,
+            device_peak_bytes: line.fit.device_peak.get(),
+            fits: line.fit.verdict.fits(),
+            headroom_bytes: line.fit.verdict.headroom(),
+            largest_micro_batch: line.fit.micro_batch.amount,
+            micro_batch_limited_by: line.fit.micro_batch.limit.as_str(),
+            largest_seq_len: line.fit.length.amount,
+            seq_len_limited_by: line.fit.length.limit.as_str(),
+        };
+        FitJson {
+            model: report.name,
+            parameters: report.plan.parameters,
+            gpu: &report.card.name,
+            capacity_bytes: report.card.total.get(),
+            outside_bytes: Verdict::outside(Some(report.card)).get(),
+            micro_batch_size: report.fit.options.micro_batch_size,
+            seq_len: report.fit.seq_len,
+            gradient_accumulation_steps: report.fit.options.gradient_accumulation_steps,
+            rows: report.lines().map(row).collect(),
+            left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
+            not_counted: report.plan.not_counted(),
+        }
+    }
+}
