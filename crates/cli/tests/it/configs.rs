@@ -345,3 +345,28 @@ fn one_kind_of_file_is_not_taken_for_another() {
         "{said}"
     );
 }
+
+/// What a model is more than its text is said, and faults are named where they lie.
+#[test]
+fn the_text_model_of_a_larger_one() {
+    let text = json!({
+        "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 1000, "sliding_window": 16,
+    });
+    let whole = json!({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 8}});
+    let planned = |config: &Value| {
+        let bench = Bench::new().file("config.json", config.to_string());
+        let out = bench.answer("plan config.json --seq-len 32 --format json");
+        serde_json::from_str::<Value>(&out).unwrap()
+    };
+    let (alone, inside) = (planned(&text), planned(&whole));
+    assert_eq!(alone["peak"]["bytes"], inside["peak"]["bytes"]);
+    let said = inside["assumptions"]["not planned"].as_str().unwrap_or_default();
+    let said = format!("{said}{}", inside["assumptions"]["config"]);
+    assert!(said.contains("what `gemma3` has beside its text model"), "{said}");
+    let mut broken = whole;
+    broken["text_config"]["hidden_size"] = json!("wide");
+    let bench = Bench::new().file("config.json", broken.to_string());
+    let said = bench.refusal("plan config.json");
+    assert!(said.contains("(/text_config/hidden_size)"), "{said}");
+}

@@ -15,6 +15,8 @@ const MAX_SIZE: u64 = 1 << 28;
 pub(crate) struct Reader<'a> {
     source: &'a Source,
     fields: Map<String, Value>,
+    /// Where they lie in the file, and whose text model they describe: `/text_config` of `gemma3`.
+    within: Option<(&'static str, String)>,
     /// What was left out and filled in.
     pub(crate) defaults: Vec<String>,
 }
@@ -32,7 +34,10 @@ pub(crate) struct Defaults {
 impl<'a> Reader<'a> {
     pub(crate) fn new(source: &'a Source) -> Result<Reader<'a>, Problem> {
         match json::value(source)? {
-            Value::Object(fields) => Ok(Reader { source, fields, defaults: Vec::new() }),
+            Value::Object(fields) => {
+                let (fields, within) = text_model(fields);
+                Ok(Reader { source, fields, within, defaults: Vec::new() })
+            }
             _ => Err(source
                 .problem("a model's config is a JSON object")
                 .mend("pass the config.json of a model")),
@@ -72,7 +77,11 @@ impl<'a> Reader<'a> {
             let method = method.and_then(Value::as_str).map(|method| format!(" ({})", quoted(method)));
             let method = method.unwrap_or_default();
             let cause = format!("the weights are quantized{method}, which is not planned yet");
-            return Err(self.at("quantization_config", &cause, "remove it to plan the unquantized model"));
+            return Err(self.at(
+                "quantization_config",
+                &cause,
+                "remove it to plan the model as it was; --quantize nf4 packs it",
+            ));
         }
         if self.flag("is_encoder_decoder")? == Some(true) {
             let cause = "encoder-decoder models are not planned";
@@ -89,9 +98,12 @@ impl<'a> Reader<'a> {
             // none and one are what a dense model has
             !routed && field(key).is_some_and(|value| !matches!(value.as_u64(), Some(0 | 1)))
         });
+        let around =
+            self.within.iter().map(|(_, of)| format!("what {} has beside its text model", quoted(of)));
         let towers = ["vision_config", "audio_config", "text_config"];
         let towers = towers.iter().filter(|key| field(key).is_some());
-        let mut list: Vec<String> = experts.chain(towers).map(|key| format!("`{key}`")).collect();
+        let fields = experts.chain(towers).map(|key| format!("`{key}`"));
+        let mut list: Vec<String> = around.chain(fields).collect();
         let plain = |name: &str| name.replace('_', "").to_ascii_lowercase();
         let own = plain(family.model_type.trim_end_matches("_text"));
         let is_own =
@@ -413,6 +425,24 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn at(&self, key: &str, cause: &str, mend: &str) -> Problem {
-        self.source.problem_at(&format!("/{key}"), cause).mend(mend)
+        let within = self.within.as_ref().map_or("", |(within, _)| within);
+        self.source.problem_at(&format!("{within}/{key}"), cause).mend(mend)
+    }
+}
+
+/// The fields of the text model, where a model of another family has one of a family that is known.
+fn text_model(mut fields: Map<String, Value>) -> (Map<String, Value>, Option<(&'static str, String)>) {
+    let family = |fields: &Map<String, Value>| Some(fields.get("model_type")?.as_str()?.to_owned());
+    let is_known = |name: &str| FAMILIES.iter().any(|family| family.model_type == name);
+    let Some(outer) = family(&fields).filter(|name| !is_known(name)) else { return (fields, None) };
+    match fields.remove("text_config") {
+        Some(Value::Object(text)) if family(&text).is_some_and(|name| is_known(&name)) => {
+            (text, Some(("/text_config", outer)))
+        }
+        Some(other) => {
+            fields.insert("text_config".to_owned(), other);
+            (fields, None)
+        }
+        None => (fields, None),
     }
 }
