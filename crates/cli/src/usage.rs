@@ -32,6 +32,9 @@ const NOT_YET: [&str; 16] = [
 pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in \
      `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte)";
 
+/// How `--recompute` is written.
+const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`)";
+
 /// Who takes the arguments.
 #[derive(Clone, Copy)]
 pub(crate) enum Asker<'a> {
@@ -67,9 +70,7 @@ pub(crate) fn answer(error: &clap::Error, command: &Command) -> ExitCode {
     if is_answer(error) {
         let _closed = error.print(); // nobody is left to tell where the stream is closed
     } else {
-        let words: Vec<String> =
-            std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).collect();
-        let verb = words.iter().find_map(|word| command.find_subcommand(word));
+        let verb = std::env::args_os().nth(1).and_then(|word| command.find_subcommand(word));
         report(&match verb {
             Some(verb) => explained(error, verb, Asker::Verb(verb.get_name())),
             None => explained(error, command, Asker::Binary),
@@ -116,6 +117,7 @@ pub(crate) fn explained(error: &clap::Error, command: &Command, asker: Asker<'_>
             };
             Problem::in_option(option, cause).mend(match (option, known.as_slice()) {
                 ("--lora", _) => LORA.to_owned(),
+                ("--recompute", _) => RECOMPUTE.to_owned(),
                 (_, []) => format!("write it as `{}`", plain(argument)),
                 (_, known) => choice(value, known),
             })
@@ -254,9 +256,7 @@ pub(crate) fn momentum(text: &str) -> Result<f64, Problem> {
 
 /// What is computed again: none, full, or every:N.
 pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
-    let wrong = |cause: String| {
-        Problem::anywhere(cause).mend("choose one of `none`, `full`, `every:N` (as in `every:4`)")
-    };
+    let wrong = |cause: String| Problem::anywhere(cause).mend(RECOMPUTE);
     match text.split_once(':') {
         None if text == "none" => Ok(Recompute::None),
         None if text == "full" => Ok(Recompute::Full),

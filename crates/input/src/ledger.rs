@@ -7,6 +7,8 @@ use crate::{json, locate, stream};
 use peakledger_core::document::{Document, LedgerFile, RecordError, RecordErrorKind, SCHEMA, StateRecord};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Reads a ledger from a file or from standard input: also what it is called.
 ///
@@ -70,28 +72,23 @@ struct Version {
 
 /// What else of this project's files an object without `schema_version` is, and what was meant by it.
 fn other_file(source: &Source) -> Option<(&'static str, &'static str)> {
-    let fields = json::parse::<OtherFile>(source).ok()?;
-    let step = fields.steady_step.or(fields.first_step);
-    match (fields.peak, step, fields.model_type) {
-        (Some(_), Some(_), _) => Some((
-            "a report of `plan`, not a ledger",
-            "`peakledger plan … --save FILE` writes the ledger of the same step",
-        )),
-        (_, _, Some(_)) => Some((
-            "the config of a model, not a ledger",
-            "`peakledger plan FILE --save LEDGER` makes a ledger of it",
-        )),
-        _ => None,
+    let fields = json::parse::<BTreeMap<Cow<'_, str>, IgnoredAny>>(source).ok()?;
+    let has = |names: &[&str]| names.iter().all(|name| fields.contains_key(*name));
+    if has(&["peak", "steady_step"]) || has(&["peak", "first_step"]) {
+        let mend = "`peakledger plan … --save FILE` writes the ledger of the same step";
+        return Some(("a report of `plan`, not a ledger", mend));
     }
-}
-
-/// The fields that other files are known by.
-#[derive(Deserialize)]
-struct OtherFile {
-    peak: Option<IgnoredAny>,
-    steady_step: Option<IgnoredAny>,
-    first_step: Option<IgnoredAny>,
-    model_type: Option<IgnoredAny>,
+    if has(&["model_type"]) {
+        let mend = "`peakledger plan FILE --save LEDGER` makes a ledger of it";
+        return Some(("the config of a model, not a ledger", mend));
+    }
+    let mend = "pass a ledger: `peakledger plan … --save FILE` writes one";
+    let reports: [(&[&str], _); 3] = [
+        (&["peak", "phases"], "a report of `show`, not a ledger"),
+        (&["baseline", "candidates"], "a report of `compare`, not a ledger"),
+        (&["capacity_bytes", "rows"], "a report of `fit`, not a ledger"),
+    ];
+    reports.into_iter().find(|(names, _)| has(names)).map(|(_, cause)| (cause, mend))
 }
 
 fn explain(source: &Source, error: &RecordError) -> Problem {

@@ -338,6 +338,20 @@ fn one_kind_of_file_is_not_taken_for_another() {
             assert!(said.contains(says), "{said}");
         }
     }
+    for (verb, report) in [
+        ("show ledger.json", "`show`"),
+        ("compare ledger.json a=ledger.json", "`compare`"),
+        ("fit gpt2 --gpu t4", "`fit`"),
+    ] {
+        bench.answer(&format!("{verb} -o report.json --force"));
+        let said = bench.refusal("check report.json");
+        assert!(
+            said.contains(&format!("a report of {report}, not a ledger\n  help: pass a ledger: ")),
+            "{said}"
+        );
+    }
+    let said = bench.refusal("plan first.json");
+    assert!(said.contains("first.json: a report, not the config of a model\n  help: "), "{said}");
     assert!(bench.refusal("show config.json").contains("the config of a model, not a ledger\n  help: "));
     let said = bench.refusal("plan ledger.json");
     assert!(

@@ -131,6 +131,12 @@ fn whatever_is_wrong_has_its_mend() {
             "`plna`: not a command of `peakledger`\n  help: did you mean `plan`? They are `check`, `show`, ",
         ),
         ("read a.pickle", "`read`: not a command of `peakledger`\n  help: choose one of `check`, `show`, "),
+        ("foo plan", "`foo`: not a command of `peakledger`\n  help: choose one of `check`, "),
+        (
+            "--exit-code plan gpt2",
+            "`--exit-code`: `peakledger` has no such option\n  help: `peakledger --help`",
+        ),
+        ("plan gpt2 --recompute", "its value is missing\n  help: choose one of `none`, `full`, `every:N`"),
         ("plan", "`peakledger plan` needs `MODEL`\n  help: it is written `peakledger plan MODEL`\n"),
         ("show a b", "`b`: `peakledger show` takes no such argument\n  help: `peakledger show --help` lists"),
         (

@@ -52,6 +52,10 @@ impl<'a> Reader<'a> {
             Some(_) => {
                 return Err(self.at("model_type", "`model_type` is not text", "write it as \"llama\""));
             }
+            None if self.fields.contains_key("peak") => {
+                let problem = self.source.problem("a report, not the config of a model");
+                return Err(problem.mend("pass the model that it was made of, as a name or a config.json"));
+            }
             None if self.fields.contains_key("schema_version") || self.fields.contains_key("states") => {
                 let problem = self.source.problem("a ledger, not the config of a model");
                 return Err(problem.mend("`peakledger show FILE` shows a ledger; `plan` takes a config.json"));
