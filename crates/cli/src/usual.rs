@@ -18,15 +18,19 @@ pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
         &["recompute", "LoRA"],
         &["recompute", "QLoRA"],
         &["recompute", "bf16"],
+        &["recompute", "adamw-8bit"],
+        &["recompute", "adafactor"],
         &["LoRA", "bf16"],
         &["QLoRA", "bf16"],
         &["bf16", "fused"],
+        &["bf16", "adamw-8bit"],
         &["bf16", "adafactor"],
     ],
     &[
         &["recompute", "LoRA", "bf16"],
         &["recompute", "QLoRA", "bf16"],
         &["recompute", "bf16", "fused"],
+        &["recompute", "bf16", "adamw-8bit"],
         &["recompute", "bf16", "adafactor"],
     ],
 ];
@@ -39,14 +43,19 @@ pub(crate) fn changes(options: &Options) -> Vec<Change> {
         None => "--precision bf16",
         Some(_) => "--precision bf16 --weights-dtype bf16",
     };
+    let adamw = options.optimizer == OptimizerKind::AdamW;
     let fused = options.optimizer_impl == Some(OptimizerImpl::Fused);
+    let can_be_fused = adamw || options.optimizer == OptimizerKind::Sgd;
     let list = [
         (options.recompute == Recompute::None).then(|| ("recompute", "--recompute full".to_owned())),
-        (!fused && !adafactor).then(|| ("fused", "--optimizer-impl fused".to_owned())),
+        (can_be_fused && !fused).then(|| ("fused", "--optimizer-impl fused".to_owned())),
         accumulated(options).map(|options| ("accumulate", options)),
         options.lora.is_none().then(|| ("LoRA", "--lora r=16,targets=all-linear".to_owned())),
         packed(options).map(|options| ("QLoRA", options.to_owned())),
         (weights == Dtype::F32).then(|| ("bf16", bf16.to_owned())),
+        // it has one implementation, and a change can take none back
+        (adamw && options.optimizer_impl.is_none())
+            .then(|| ("adamw-8bit", "--optimizer adamw-8bit".to_owned())),
         (!adafactor).then(|| ("adafactor", to_adafactor(options))),
     ];
     let change = |(name, options): (&str, String)| Change { name: name.to_owned(), options };

@@ -58,6 +58,7 @@ fn a_table() {
     LoRA        no    4.29 MiB short       35.19 MiB          6          96
     QLoRA       no    5.18 MiB short       36.08 MiB          5          92
     bf16        no    3.56 MiB short       34.46 MiB          6         101
+    adamw-8bit  no    5.27 MiB short       36.17 MiB          5          91
     adafactor   no    4.84 MiB short       35.74 MiB          5          94
 
     these keep the training as it is, up to rounding
@@ -69,6 +70,7 @@ fn a_table() {
     LoRA        --lora r=16,targets=all-linear
     QLoRA       --lora r=16,targets=all-linear --quantize nf4
     bf16        --precision bf16
+    adamw-8bit  --optimizer adamw-8bit
     adafactor   --optimizer adafactor
 
     at the largest batch or length next to nothing is to spare, also for what is not
@@ -90,24 +92,26 @@ fn a_table_where_it_fits_on_forty_columns() {
     128 tokens, the model's limit
     config.json: 218,432 parameters
 
-              fits max batch max tokens
-    as given  yes        334    all 128
-    recompute yes        461    all 128
-    fused     yes        334    all 128
-    QLoRA     yes        311    all 128
-    bf16      yes        296    all 128
-    adafactor yes        334    all 128
+               fits max batch max tokens
+    as given   yes        334    all 128
+    recompute  yes        461    all 128
+    fused      yes        334    all 128
+    QLoRA      yes        311    all 128
+    bf16       yes        296    all 128
+    adamw-8bit yes        334    all 128
+    adafactor  yes        334    all 128
 
     these keep the training as it is, up to
     rounding
-    recompute  --recompute full
-    fused      --optimizer-impl fused
+    recompute   --recompute full
+    fused       --optimizer-impl fused
 
     these change the training itself, not
     only its memory
-    QLoRA      --quantize nf4
-    bf16       --precision bf16
-    adafactor  --optimizer adafactor
+    QLoRA       --quantize nf4
+    bf16        --precision bf16
+    adamw-8bit  --optimizer adamw-8bit
+    adafactor   --optimizer adafactor
 
     at the largest batch or length next to
     nothing is to spare, also for what is
@@ -125,14 +129,18 @@ fn a_model_of_the_catalogue() {
     LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-40145316608,,card,,card
     QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-7345974016,,card,1379,card
     bf16,--precision bf16,false,80319685632,false,-55376267008,,card,,card
+    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,-57600194304,,card,,card
     adafactor,--optimizer adafactor,false,66440261120,false,-41496842496,,card,,card
     recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-103591538944,,card,,card
     recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-13010127616,,card,,card
     recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,10981176576,3,card,7325,card
     recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-55376267008,,card,,card
+    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,-55660828416,,card,,card
+    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,-41496842496,,card,,card
     LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,-14156221184,,card,760,card
     QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,-4123560704,,card,1672,card
     bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-39637840128,,card,,card
+    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,-23828174592,,card,,card
     bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-8285248768,,card,,card
     "#);
 }
@@ -156,6 +164,7 @@ fn markdown() {
     | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | yes: 77.75 KiB to spare | 6 | all 128 |
     | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 516.25 KiB short | 5 | 123 |
     | bf16 | --precision bf16 | another | 30.20 MiB | yes: 714.75 KiB to spare | 6 | all 128 |
+    | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 682.25 KiB short | 5 | 121 |
     | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 244.75 KiB short | 5 | 125 |
 
     at the largest batch or length next to nothing is to spare, also for what is not counted
@@ -191,11 +200,11 @@ fn the_fields_of_json() {
     "#);
     assert_eq!(
         names(&fit),
-        ["as given", "recompute", "fused", "accumulate", "LoRA", "QLoRA", "bf16", "adafactor"]
+        ["as given", "recompute", "fused", "accumulate", "LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor"]
     );
     let training = |name: &str| row(&fit, name)["same_training"].as_bool().unwrap();
     assert!(["as given", "recompute", "fused", "accumulate"].into_iter().all(training));
-    assert!(!["LoRA", "QLoRA", "bf16", "adafactor"].into_iter().any(training));
+    assert!(!["LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor"].into_iter().any(training));
     assert!(fit["left_out"].as_array().unwrap().is_empty());
     let options = &row(&fit, "accumulate")["options"];
     assert_eq!(options, "--micro-batch-size 1 --gradient-accumulation-steps 6");
@@ -262,7 +271,7 @@ fn the_way_out() {
     ");
     assert_snapshot!(said("--gpu 305MiB --batch 1", &[]), @"
     does not fit: 2.25 MiB short on 305MiB (21.15 MiB at the device peak and 286.10 MiB of CUDA context, of 305.00 MiB)
-    no single change makes it fit; it fits with recompute + QLoRA (32.25 KiB to spare) and bf16 + adafactor (100.75 KiB to spare)
+    no single change makes it fit; it fits with recompute + QLoRA (32.25 KiB to spare), recompute + adafactor (104.75 KiB to spare) and bf16 + adafactor (100.75 KiB to spare)
     largest micro-batch at 128 tokens: none, not even 1 sequence
     longest sequence at a micro-batch of 1: none, not even 1 token
     ");
@@ -289,14 +298,18 @@ fn the_way_out() {
 fn only_what_is_not_done_already_is_tried() {
     let bench = bench();
     for (options, tried) in [
-        ("", &["recompute", "fused", "LoRA", "QLoRA", "bf16", "adafactor"][..]),
-        ("--gradient-checkpointing --precision fp16", &["fused", "LoRA", "QLoRA", "adafactor"]),
-        ("--weights-dtype bf16 --lora r=4 --quantize nf4", &["recompute", "fused", "adafactor"]),
+        ("", &["recompute", "fused", "LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor"][..]),
+        ("--gradient-checkpointing --precision fp16", &["fused", "LoRA", "QLoRA", "adamw-8bit", "adafactor"]),
+        (
+            "--weights-dtype bf16 --lora r=4 --quantize nf4",
+            &["recompute", "fused", "adamw-8bit", "adafactor"],
+        ),
         ("--optimizer adafactor --lora r=4 --batch 9", &["recompute", "accumulate", "QLoRA", "bf16"]),
         (
             "--optimizer sgd --momentum 0.9 --optimizer-impl fused",
             &["recompute", "LoRA", "QLoRA", "bf16", "adafactor"],
         ),
+        ("--optimizer adamw-8bit", &["recompute", "LoRA", "QLoRA", "bf16", "adafactor"]),
     ] {
         let fit = fit_json(&bench, &format!("config.json --gpu 1GiB {options}"), &[]);
         assert_eq!(names(&fit)[1..], *tried, "{options}");
@@ -316,7 +329,7 @@ fn candidates_are_rows_and_take_the_place_of_a_usual_change() {
     let fit = fit_json(&bench(), "config.json --gpu 317MiB", &candidates);
     assert_eq!(
         names(&fit),
-        ["as given", "recompute", "LoRA", "QLoRA", "bf16", "adafactor", "fused", "short"]
+        ["as given", "recompute", "LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor", "fused", "short"]
     );
     assert_eq!(row(&fit, "fused")["options"], "--optimizer-impl fused --recompute full");
     assert_eq!(
