@@ -102,8 +102,9 @@ impl Decoder {
         let norm = norm(build, model, last_norm);
         let own_tables = around.own_sliding_tables && shape.window.is_some();
         let all_sliding = shape.window.as_ref().is_some_and(|window| !window.layers.contains(&false));
+        let rotary_emb = build.module(model, "rotary_emb");
         let tables =
-            |build: &mut Builder, names| RotaryEmbedding::new(build, model, names, around.rotary_width);
+            |build: &mut Builder, names| RotaryEmbedding::new(build, rotary_emb, names, around.rotary_width);
         let rotary = (!own_tables || !all_sliding).then(|| tables(build, ["inv_freq", "original_inv_freq"]));
         let sliding_names = ["sliding_attention_inv_freq", "sliding_attention_original_inv_freq"];
         let sliding_rotary = own_tables.then(|| tables(build, sliding_names));

@@ -15,11 +15,10 @@ impl RotaryEmbedding {
     /// original.
     pub(crate) fn new(
         build: &mut Builder,
-        parent: ModuleId,
+        module: ModuleId,
         names: [&'static str; 2],
         width: u64,
     ) -> RotaryEmbedding {
-        let module = build.module(parent, "rotary_emb");
         let [inv_freq, _original_inv_freq] =
             names.map(|name| build.buffer(module, name, &[width / 2], Dtype::F32));
         RotaryEmbedding { module, inv_freq, _original_inv_freq }

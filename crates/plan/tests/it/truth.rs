@@ -1,7 +1,7 @@
 //! Phase by phase: every row of the truth table that this version plans.
 
 use crate::shared;
-use peakledger_plan::{Plan, StepPlan};
+use peakledger_plan::{Plan, Step, StepPlan};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -40,6 +40,14 @@ fn check(table: &str) -> usize {
 
 fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
     let id = row["id"].as_str().unwrap();
+    for step in [Step::First, Step::Steady] {
+        let ledger = plan.ledger(step).unwrap();
+        let mut names: Vec<&str> = ledger.states().iter().map(|state| state.name.as_ref()).collect();
+        names.sort_unstable();
+        wrong.extend(
+            names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| format!("{id}: twice {}", pair[0])),
+        );
+    }
     let mut same = |what: String, planned: u64, truth: u64| {
         if planned != truth {
             wrong.push(format!(
