@@ -1,10 +1,12 @@
 //! Attention as the transformers modules compute it, once queries, keys and values are there
 //! (`eager_attention_forward` of each modeling file, `transformers/integrations/sdpa_attention.py`).
 
+use super::decoder::Context;
 use crate::config::Shape;
+use crate::nn::{Builder, Linear};
 use crate::options::{Attention, Options};
 use crate::torch::ops::SdpaKernel;
-use crate::torch::{Tensor, ops};
+use crate::torch::{ModuleId, Tensor, ops};
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +65,55 @@ pub(crate) fn attend(
         Attend::Eager => eager([q, k, v], mask, scores),
         Attend::Sdpa { kernel, expand_kv } => (sdpa([q, k, v], mask, scores, kernel, expand_kv), None),
     }
+}
+
+/// `self_attn` of most families, but for what is done to queries and keys: four projections and the attention between.
+pub(crate) struct SelfAttention {
+    pub(crate) module: ModuleId,
+    pub(crate) q_proj: Linear,
+    pub(crate) k_proj: Linear,
+    pub(crate) v_proj: Linear,
+    o_proj: Linear,
+    pub(crate) head_dim: u64,
+    scores: Scores,
+    attend: Attend,
+}
+
+impl SelfAttention {
+    /// With biases on queries, keys and values, and on the output, or without.
+    pub(crate) fn new(
+        build: &mut Builder,
+        parent: ModuleId,
+        shape: &Shape,
+        [qkv_bias, o_bias]: [bool; 2],
+        softcap: bool,
+        attend: Attend,
+    ) -> SelfAttention {
+        let module = build.module(parent, "self_attn");
+        let (hidden, [queries, keys]) = (shape.hidden_size, widths(shape));
+        SelfAttention {
+            module,
+            q_proj: Linear::new(build, module, "q_proj", (hidden, queries), qkv_bias),
+            k_proj: Linear::new(build, module, "k_proj", (hidden, keys), qkv_bias),
+            v_proj: Linear::new(build, module, "v_proj", (hidden, keys), qkv_bias),
+            o_proj: Linear::new(build, module, "o_proj", (queries, hidden), o_bias),
+            head_dim: shape.head_dim,
+            scores: Scores { dropout: shape.attention_dropout, softcap },
+            attend,
+        }
+    }
+
+    /// The attended states, projected, and the attention weights where they are made.
+    pub(crate) fn attend(&self, qkv: [&Tensor; 3], context: &Context) -> (Tensor, Option<Tensor>) {
+        let (attended, weights) = attend(self.attend, qkv, context.attention_mask.as_ref(), self.scores);
+        let merged = merge_heads(attended);
+        (self.o_proj.forward(&merged), weights)
+    }
+}
+
+/// How wide all queries of a token are together, and all keys.
+pub(crate) fn widths(shape: &Shape) -> [u64; 2] {
+    [shape.num_attention_heads, shape.num_key_value_heads].map(|heads| heads.saturating_mul(shape.head_dim))
 }
 
 /// `[b, s, h·d]` seen as `[b, h, s, d]`.

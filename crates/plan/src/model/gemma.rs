@@ -1,13 +1,13 @@
 //! `gemma2` and `gemma3_text`: a scaled embedding, a norm before and one after each part, every other layer through a window
 //! (`transformers/models/gemma2/modeling_gemma2.py`, `…/gemma3/modeling_gemma3.py`).
 
-use super::attention::{Attend, Scores, attend, heads, merge_heads};
+use super::attention::{Attend, SelfAttention, heads};
 use super::decoder::{Around, Context, Decoder, Layer};
 use super::mlp::GatedMlp;
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
-use crate::nn::{Builder, Linear, Norm, NormKind, apply_rotary};
+use crate::nn::{Builder, Norm, NormKind, apply_rotary};
 use crate::torch::{ModuleId, Tensor, ops};
 use peakledger_input::Problem;
 use std::rc::Rc;
@@ -137,53 +137,31 @@ impl Layer for GemmaLayer {
 }
 
 struct Attention {
-    module: ModuleId,
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
+    base: SelfAttention,
     qk_norm: Option<[Norm; 2]>,
-    head_dim: u64,
-    scores: Scores,
-    attend: Attend,
 }
 
 impl Attention {
     fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, gemma: &Gemma, attend: Attend) -> Attention {
-        let module = build.module(parent, "self_attn");
-        let queries = shape.num_attention_heads.saturating_mul(shape.head_dim);
-        let keys = shape.num_key_value_heads.saturating_mul(shape.head_dim);
-        let (hidden, bias) = (shape.hidden_size, gemma.attention_bias);
-        Attention {
-            module,
-            q_proj: Linear::new(build, module, "q_proj", (hidden, queries), bias),
-            k_proj: Linear::new(build, module, "k_proj", (hidden, keys), bias),
-            v_proj: Linear::new(build, module, "v_proj", (hidden, keys), bias),
-            o_proj: Linear::new(build, module, "o_proj", (queries, hidden), bias),
-            qk_norm: gemma.qk_norm.then(|| {
-                ["q_norm", "k_norm"]
-                    .map(|name| Norm::new(build, module, name, NormKind::Gemma, shape.head_dim))
-            }),
-            head_dim: shape.head_dim,
-            scores: Scores { dropout: shape.attention_dropout, softcap: gemma.attention_softcap },
-            attend,
-        }
+        let biases = [gemma.attention_bias; 2];
+        let base = SelfAttention::new(build, parent, shape, biases, gemma.attention_softcap, attend);
+        let norm = |name| Norm::new(build, base.module, name, NormKind::Gemma, shape.head_dim);
+        let qk_norm = gemma.qk_norm.then(|| ["q_norm", "k_norm"].map(norm));
+        Attention { base, qk_norm }
     }
 
     fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
-        hidden_states.torch().inside(self.module, || {
-            let mut query = heads(&self.q_proj.forward(hidden_states), self.head_dim);
-            let mut key = heads(&self.k_proj.forward(hidden_states), self.head_dim);
-            let value = heads(&self.v_proj.forward(hidden_states), self.head_dim);
+        let base = &self.base;
+        hidden_states.torch().inside(base.module, || {
+            let mut query = heads(&base.q_proj.forward(hidden_states), base.head_dim);
+            let mut key = heads(&base.k_proj.forward(hidden_states), base.head_dim);
+            let value = heads(&base.v_proj.forward(hidden_states), base.head_dim);
             if let Some([q_norm, k_norm]) = &self.qk_norm {
                 query = q_norm.forward(&query);
                 key = k_norm.forward(&key);
             }
             (query, key) = apply_rotary(&query, &key, &context.position_embeddings);
-            let mask = context.attention_mask.as_ref();
-            let (attended, weights) = attend(self.attend, [&query, &key, &value], mask, self.scores);
-            let merged = merge_heads(attended);
-            (self.o_proj.forward(&merged), weights)
+            base.attend([&query, &key, &value], context)
         })
     }
 }

@@ -1,14 +1,14 @@
 //! `llama`, `mistral`, `qwen2` and `qwen3`: grouped heads with rotary positions, a gated MLP, RMSNorm before each
 //! (`transformers/models/llama/modeling_llama.py` and its copies).
 
-use super::attention::{Attend, Scores, attend, heads, merge_heads, split_heads};
+use super::attention::{Attend, SelfAttention, heads, split_heads};
 use super::decoder::{Around, Context, Decoder, Layer};
 use super::mlp::GatedMlp;
 use super::moe::{Moe, SparseMoeBlock};
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
-use crate::nn::{Builder, Linear, Norm, NormKind, apply_rotary};
+use crate::nn::{Builder, Norm, NormKind, apply_rotary};
 use crate::torch::{ModuleId, Tensor, ops};
 use peakledger_input::Problem;
 use std::rc::Rc;
@@ -193,61 +193,40 @@ impl Mlp {
 }
 
 struct Attention {
-    module: ModuleId,
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
+    base: SelfAttention,
     qk_norm: Option<[Norm; 2]>,
-    head_dim: u64,
-    scores: Scores,
-    attend: Attend,
 }
 
 impl Attention {
     fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, llama: &Llama, attend: Attend) -> Attention {
-        let module = build.module(parent, "self_attn");
-        let queries = shape.num_attention_heads.saturating_mul(shape.head_dim);
-        let keys = shape.num_key_value_heads.saturating_mul(shape.head_dim);
-        let hidden = shape.hidden_size;
-        Attention {
-            module,
-            q_proj: Linear::new(build, module, "q_proj", (hidden, queries), llama.qkv_bias),
-            k_proj: Linear::new(build, module, "k_proj", (hidden, keys), llama.qkv_bias),
-            v_proj: Linear::new(build, module, "v_proj", (hidden, keys), llama.qkv_bias),
-            o_proj: Linear::new(build, module, "o_proj", (queries, hidden), llama.o_bias),
-            qk_norm: llama.qk_norm.then(|| {
-                ["q_norm", "k_norm"].map(|name| Norm::new(build, module, name, NormKind::Rms, shape.head_dim))
-            }),
-            head_dim: shape.head_dim,
-            scores: Scores { dropout: shape.attention_dropout, softcap: false },
-            attend,
-        }
+        let biases = [llama.qkv_bias, llama.o_bias];
+        let base = SelfAttention::new(build, parent, shape, biases, false, attend);
+        let norm = |name| Norm::new(build, base.module, name, NormKind::Rms, shape.head_dim);
+        let qk_norm = llama.qk_norm.then(|| ["q_norm", "k_norm"].map(norm));
+        Attention { base, qk_norm }
     }
 
     /// The attended states, and the attention weights where they are made.
     fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
-        hidden_states.torch().inside(self.module, || {
+        let base = &self.base;
+        hidden_states.torch().inside(base.module, || {
             let (mut query, mut key);
             match &self.qk_norm {
                 None => {
-                    query = heads(&self.q_proj.forward(hidden_states), self.head_dim);
-                    key = heads(&self.k_proj.forward(hidden_states), self.head_dim);
+                    query = heads(&base.q_proj.forward(hidden_states), base.head_dim);
+                    key = heads(&base.k_proj.forward(hidden_states), base.head_dim);
                 }
                 Some([q_norm, k_norm]) => {
                     let normed = |projected: Tensor, norm: &Norm| {
-                        ops::transpose(norm.forward(&split_heads(&projected, self.head_dim)), 1, 2)
+                        ops::transpose(norm.forward(&split_heads(&projected, base.head_dim)), 1, 2)
                     };
-                    query = normed(self.q_proj.forward(hidden_states), q_norm);
-                    key = normed(self.k_proj.forward(hidden_states), k_norm);
+                    query = normed(base.q_proj.forward(hidden_states), q_norm);
+                    key = normed(base.k_proj.forward(hidden_states), k_norm);
                 }
             }
-            let value = heads(&self.v_proj.forward(hidden_states), self.head_dim);
+            let value = heads(&base.v_proj.forward(hidden_states), base.head_dim);
             (query, key) = apply_rotary(&query, &key, &context.position_embeddings);
-            let mask = context.attention_mask.as_ref();
-            let (attended, weights) = attend(self.attend, [&query, &key, &value], mask, self.scores);
-            let merged = merge_heads(attended);
-            (self.o_proj.forward(&merged), weights)
+            base.attend([&query, &key, &value], context)
         })
     }
 }

@@ -1,13 +1,13 @@
 //! `olmo2`: norms after each part instead of before, queries and keys normed over all heads at once, rotary positions in fp32
 //! (`transformers/models/olmo2/modeling_olmo2.py`).
 
-use super::attention::{Attend, Scores, attend, heads, merge_heads};
+use super::attention::{Attend, SelfAttention, heads, widths};
 use super::decoder::{Around, Context, Decoder, Layer};
 use super::mlp::GatedMlp;
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
-use crate::nn::{Builder, Linear, Norm, NormKind, apply_rotary};
+use crate::nn::{Builder, Norm, NormKind, apply_rotary};
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 use peakledger_input::Problem;
 use std::rc::Rc;
@@ -96,57 +96,34 @@ impl Layer for Olmo2Layer {
 }
 
 struct Attention {
-    module: ModuleId,
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
+    base: SelfAttention,
     q_norm: Norm,
     k_norm: Norm,
-    head_dim: u64,
-    scores: Scores,
-    attend: Attend,
 }
 
 impl Attention {
     fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, olmo2: &Olmo2, attend: Attend) -> Attention {
-        let module = build.module(parent, "self_attn");
-        let queries = shape.num_attention_heads.saturating_mul(shape.head_dim);
-        let keys = shape.num_key_value_heads.saturating_mul(shape.head_dim);
-        let (hidden, bias) = (shape.hidden_size, olmo2.attention_bias);
-        let norm = |build: &mut Builder, name, width| {
-            Norm::new(build, module, name, NormKind::RmsScaledInFp32, width)
-        };
-        Attention {
-            module,
-            q_proj: Linear::new(build, module, "q_proj", (hidden, queries), bias),
-            k_proj: Linear::new(build, module, "k_proj", (hidden, keys), bias),
-            v_proj: Linear::new(build, module, "v_proj", (hidden, keys), bias),
-            o_proj: Linear::new(build, module, "o_proj", (queries, hidden), bias),
-            q_norm: norm(build, "q_norm", queries),
-            k_norm: norm(build, "k_norm", keys),
-            head_dim: shape.head_dim,
-            scores: Scores { dropout: shape.attention_dropout, softcap: false },
-            attend,
-        }
+        let base = SelfAttention::new(build, parent, shape, [olmo2.attention_bias; 2], false, attend);
+        let [queries, keys] = widths(shape);
+        let mut norm = |name, width| Norm::new(build, base.module, name, NormKind::RmsScaledInFp32, width);
+        let (q_norm, k_norm) = (norm("q_norm", queries), norm("k_norm", keys));
+        Attention { base, q_norm, k_norm }
     }
 
     fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
-        hidden_states.torch().inside(self.module, || {
-            let mut query = self.q_norm.forward(&self.q_proj.forward(hidden_states));
-            let mut key = self.k_norm.forward(&self.k_proj.forward(hidden_states));
-            let mut value = self.v_proj.forward(hidden_states);
-            query = heads(&query, self.head_dim);
-            key = heads(&key, self.head_dim);
-            value = heads(&value, self.head_dim);
+        let base = &self.base;
+        hidden_states.torch().inside(base.module, || {
+            let mut query = self.q_norm.forward(&base.q_proj.forward(hidden_states));
+            let mut key = self.k_norm.forward(&base.k_proj.forward(hidden_states));
+            let mut value = base.v_proj.forward(hidden_states);
+            query = heads(&query, base.head_dim);
+            key = heads(&key, base.head_dim);
+            value = heads(&value, base.head_dim);
             let dtype = query.dtype();
             let turned = apply_rotary(&query, &key, &context.position_embeddings);
             (query, key) = (ops::to(&turned.0, dtype), ops::to(&turned.1, dtype));
             drop(turned);
-            let mask = context.attention_mask.as_ref();
-            let (attended, weights) = attend(self.attend, [&query, &key, &value], mask, self.scores);
-            let merged = merge_heads(attended);
-            (self.o_proj.forward(&merged), weights)
+            base.attend([&query, &key, &value], context)
         })
     }
 }
