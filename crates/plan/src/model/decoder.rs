@@ -2,7 +2,7 @@
 
 use super::{Attend, Batch, Block, Model, ModelOutput, Run, run_blocks};
 use crate::config::{Shape, Window};
-use crate::nn::{Builder, Embedding, Linear, Norm, RotaryEmbedding};
+use crate::nn::{Builder, Embedding, Linear, Norm, NormKind, RotaryEmbedding};
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 use peakledger_core::Detail;
 use std::rc::Rc;
@@ -27,6 +27,8 @@ pub(crate) struct Context {
 pub(crate) struct Around {
     /// The names of the base model, its embedding and its last norm.
     pub(crate) names: [&'static str; 3],
+    /// How the last norm is written.
+    pub(crate) norm: NormKind,
     /// Whether the embedding is multiplied by a scale that lies on the device.
     pub(crate) scaled_embedding: bool,
     /// The chance that an element of the embedding is dropped.
@@ -46,6 +48,7 @@ impl Around {
     pub(crate) fn usual(shape: &Shape) -> Around {
         Around {
             names: ["model", "embed_tokens", "norm"],
+            norm: NormKind::Rms,
             scaled_embedding: false,
             embedding_dropout: 0.0,
             rotary_width: shape.head_dim,
@@ -77,14 +80,13 @@ fn is_sliding(window: Option<&Window>, layer: usize) -> bool {
 }
 
 impl Decoder {
-    /// Builds the model; `layer` builds one of its layers, `norm` its last norm.
+    /// Builds the model; `layer` builds one of its layers.
     pub(crate) fn new(
         build: &mut Builder,
         shape: &Shape,
         run: Run,
         around: Around,
         layer: impl Fn(&mut Builder, ModuleId, u32) -> Rc<dyn Layer>,
-        norm: impl Fn(&mut Builder, ModuleId, &'static str) -> Norm,
     ) -> Decoder {
         let root = build.root();
         let [base, embedding, last_norm] = around.names;
@@ -99,7 +101,7 @@ impl Decoder {
             layer(build, module, index)
         });
         let layers = layers.collect();
-        let norm = norm(build, model, last_norm);
+        let norm = Norm::new(build, model, last_norm, around.norm, shape.hidden_size);
         let own_tables = around.own_sliding_tables && shape.window.is_some();
         let all_sliding = shape.window.as_ref().is_some_and(|window| !window.layers.contains(&false));
         let rotary_emb = build.module(model, "rotary_emb");

@@ -72,16 +72,14 @@ impl Blueprint for Gemma {
         let layer = |build: &mut Builder, module, _| -> Rc<dyn Layer> {
             Rc::new(GemmaLayer::new(build, module, shape, self, run.attend))
         };
-        let norm = |build: &mut Builder, parent, name| {
-            Norm::new(build, parent, name, NormKind::Gemma, shape.hidden_size)
-        };
         let around = Around {
+            norm: NormKind::Gemma,
             scaled_embedding: true,
             own_sliding_tables: self.own_sliding_tables,
             logit_softcap: self.logit_softcap,
             ..Around::usual(shape)
         };
-        Box::new(Decoder::new(build, shape, run, around, layer, norm))
+        Box::new(Decoder::new(build, shape, run, around, layer))
     }
 }
 

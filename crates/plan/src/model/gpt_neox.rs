@@ -49,16 +49,14 @@ impl Blueprint for GptNeoX {
         let layer = |build: &mut Builder, module, _| -> Rc<dyn Layer> {
             Rc::new(NeoXLayer::new(build, module, shape, self, run.attend))
         };
-        let norm = |build: &mut Builder, parent, name| {
-            Norm::new(build, parent, name, NormKind::Layer, shape.hidden_size)
-        };
         let around = Around {
+            norm: NormKind::Layer,
             names: ["gpt_neox", "embed_in", "final_layer_norm"],
             embedding_dropout: self.hidden_dropout,
             rotary_width: self.rotary_width,
             ..Around::usual(shape)
         };
-        Box::new(Decoder::new(build, shape, run, around, layer, norm))
+        Box::new(Decoder::new(build, shape, run, around, layer))
     }
 }
 

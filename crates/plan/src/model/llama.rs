@@ -116,10 +116,7 @@ impl Blueprint for Llama {
         let layer = |build: &mut Builder, module, index| -> Rc<dyn Layer> {
             Rc::new(LlamaLayer::new(build, (module, index), shape, self, run.attend))
         };
-        let norm = |build: &mut Builder, parent, name| {
-            Norm::new(build, parent, name, NormKind::Rms, shape.hidden_size)
-        };
-        Box::new(Decoder::new(build, shape, run, Around::usual(shape), layer, norm))
+        Box::new(Decoder::new(build, shape, run, Around::usual(shape), layer))
     }
 }
 

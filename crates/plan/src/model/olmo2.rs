@@ -42,11 +42,12 @@ impl Blueprint for Olmo2 {
         let layer = |build: &mut Builder, module, _| -> Rc<dyn Layer> {
             Rc::new(Olmo2Layer::new(build, module, shape, self, run.attend))
         };
-        let norm = |build: &mut Builder, parent, name| {
-            Norm::new(build, parent, name, NormKind::RmsScaledInFp32, shape.hidden_size)
+        let around = Around {
+            norm: NormKind::RmsScaledInFp32,
+            rotary_dtype: Some(Dtype::F32),
+            ..Around::usual(shape)
         };
-        let around = Around { rotary_dtype: Some(Dtype::F32), ..Around::usual(shape) };
-        Box::new(Decoder::new(build, shape, run, around, layer, norm))
+        Box::new(Decoder::new(build, shape, run, around, layer))
     }
 }
 

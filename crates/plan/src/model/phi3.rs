@@ -47,11 +47,8 @@ impl Blueprint for Phi3 {
         let layer = |build: &mut Builder, module, _| -> Rc<dyn Layer> {
             Rc::new(Phi3Layer::new(build, module, shape, self, run.attend))
         };
-        let norm = |build: &mut Builder, parent, name| {
-            Norm::new(build, parent, name, NormKind::Rms, shape.hidden_size)
-        };
         let around = Around { rotary_width: self.rotary_width, ..Around::usual(shape) };
-        Box::new(Decoder::new(build, shape, run, around, layer, norm))
+        Box::new(Decoder::new(build, shape, run, around, layer))
     }
 }
 
