@@ -2,12 +2,13 @@
 
 use super::{Activation, Shape, Window};
 use crate::model::{FAMILIES, Family};
+use crate::options::MOST_BLOCKS;
 use peakledger_core::printable;
 use peakledger_input::{Problem, Source, json, misspelt, near, quoted};
 use serde_json::{Map, Value};
 
 /// More layers than any model has, and as many as a step can run; a larger number is a slip.
-const MAX_LAYERS: u64 = 1 << 14;
+const MAX_LAYERS: u64 = MOST_BLOCKS;
 /// Larger than any width or vocabulary in use; keeps products of two of them far from 64 bits.
 const MAX_SIZE: u64 = 1 << 28;
 

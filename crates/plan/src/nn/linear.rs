@@ -1,6 +1,6 @@
 //! `nn.Linear`.
 
-use super::{Adapter, Builder, Weight4bit};
+use super::{Adapter, Builder, HEAD, Weight4bit};
 use crate::torch::{ModuleId, Tensor, ops};
 use std::borrow::Borrow;
 
@@ -18,9 +18,6 @@ enum Weight {
     Packed(Weight4bit),
 }
 
-/// Output heads, which stay as they are where weights are quantized (`get_keys_to_not_convert`).
-const HEADS: [&str; 1] = ["lm_head"];
-
 impl Linear {
     pub(crate) fn new(
         build: &mut Builder,
@@ -31,7 +28,7 @@ impl Linear {
     ) -> Linear {
         let module = build.module(parent, name);
         let sizes = [outputs, inputs];
-        let weight = match build.quantized.filter(|_| !HEADS.contains(&name)) {
+        let weight = match build.quantized.filter(|_| name != HEAD) {
             None => Weight::Plain(build.parameter(module, "weight", &sizes)),
             Some(quantized) => Weight::Packed(Weight4bit::new(build, module, sizes, quantized)),
         };

@@ -1,7 +1,7 @@
 //! LoRA as `peft/tuners/lora/layer.py` runs it: the frozen matrix, and beside it two narrow ones over the input in their own
 //! type.
 
-use super::Builder;
+use super::{Builder, HEAD};
 use crate::options::{Lora, LoraTargets};
 use crate::torch::tape::CopiedFor;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
@@ -21,7 +21,7 @@ impl Lora {
     /// Whether a module of that name gets an adapter; the output head does not by `all-linear`.
     fn targets(&self, name: &str) -> bool {
         match &self.targets {
-            LoraTargets::AllLinear => name != "lm_head",
+            LoraTargets::AllLinear => name != HEAD,
             LoraTargets::Named(names) => names.iter().any(|target| target == name),
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: 
     }
 }
 
-/// The step count is a number on the host but for the fused kernel, which keeps it on the device.
+/// The step count is a number on the cpu but for the fused kernel, which keeps it on the device.
 pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl) -> Vec<Tensor> {
     let (layout, dtype) = (parameter.tensor.layout(), parameter.tensor.dtype());
     let mut state = Vec::new();

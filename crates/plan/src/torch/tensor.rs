@@ -111,7 +111,7 @@ impl Tensor {
 pub(crate) enum Saved {
     /// The tensor itself.
     Plain(Tensor),
-    /// What a hook made of it: a promise to recompute, a copy on the host.
+    /// What a hook made of it: a promise to recompute.
     Packed(Box<dyn Packed>),
 }
 
