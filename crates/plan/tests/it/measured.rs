@@ -11,14 +11,15 @@ use serde_json::Value;
 
 const MIB: f64 = 1_048_576.0;
 
-/// Fine-tuning steps on a Tesla T4. What is left is known: blocks that the caching allocator does not split. Where these
-/// alone, as they are when the model is loaded, pass the limit, the test says so and holds the step without them.
+/// Fine-tuning steps on a Tesla T4. What is left looks like blocks that the caching allocator does not split, which nothing
+/// plans yet: much of it is there when the model is loaded. Where that alone passes the limit, the test says so and holds
+/// the step without it; the load itself must keep the limit, and no more figures than those known may need this.
 #[test]
 #[allow(clippy::cast_precision_loss)] // bytes in MiB, to compare with figures in MiB
 fn every_measured_step_within_a_hundredth_or_24_mib() {
     let Some(folder) = shared::folder() else { return };
     let text = std::fs::read_to_string(folder.join("measured.jsonl")).unwrap();
-    let (mut compared, mut wrong) = (0, Vec::new());
+    let (mut compared, mut beyond, mut wrong) = (0, Vec::new(), Vec::new());
     for line in text.lines().filter(|line| !line.is_empty()) {
         let row: Value = serde_json::from_str(line).unwrap();
         compared += 1;
@@ -29,7 +30,10 @@ fn every_measured_step_within_a_hundredth_or_24_mib() {
             of.map(|phase| phase.device_peak.get()).max().unwrap() as f64 / MIB
         };
         let measured = |key: &str| row["measured"][key].as_f64().unwrap();
-        let unsplit = measured("resident_before_step_mib") - peak(&plan.first, &[Phase::Load]);
+        let at_load = measured("resident_before_step_mib") - peak(&plan.first, &[Phase::Load]);
+        if at_load.abs() > 24.0 {
+            wrong.push(format!("{}: {at_load:.1} MiB are there at load and not planned", row["id"]));
+        }
         let mut line = label(&row);
         for (key, phases) in PHASES {
             let (planned, measured) = (peak(&plan.steady, phases), measured(key));
@@ -37,11 +41,11 @@ fn every_measured_step_within_a_hundredth_or_24_mib() {
             line += &format!(" {planned:.1} | {measured:.1} | {off:+.1} |");
             let is_near = |off: f64| off.abs() <= 24.0 || off.abs() <= measured / 100.0;
             let told = format!("{} {key}: planned {planned:.1}, measured {measured:.1}", row["id"]);
-            match (is_near(off), is_near(off + unsplit)) {
+            match (is_near(off), is_near(off + at_load)) {
                 (true, _) => {}
-                (false, true) => shared::say(&format!(
-                    "{told}: {unsplit:.1} MiB of it are there when the model is loaded, in blocks that are not split"
-                )),
+                (false, true) => {
+                    beyond.push(format!("{told}: {at_load:.1} MiB of it are there when the model is loaded"));
+                }
                 (false, false) => wrong.push(told),
             }
         }
@@ -49,7 +53,9 @@ fn every_measured_step_within_a_hundredth_or_24_mib() {
             shared::say(&line);
         }
     }
+    beyond.iter().for_each(|line| shared::say(line));
     assert!(compared >= 40, "only {compared} rows");
+    assert!(beyond.len() <= 3, "{} figures are beyond 1 % and 24 MiB", beyond.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
