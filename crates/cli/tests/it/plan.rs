@@ -418,8 +418,14 @@ fn each_option_does_what_its_word_says() {
     let packed = |kind: &str| peak(&format!("--seq 1 --precision bf16 --lora r=1 {kind}"));
     assert!(packed("--quantize nf4") < packed(""), "four bits are less than sixteen");
     assert!(packed("--quantize nf4 --prepare-for-kbit") > packed("--quantize nf4"), "fp32 is more than bf16");
-    let loss = |option: &str| peak(&format!("--seq 128 --lora r=1 --precision fp16 {option}"));
-    assert!(loss("--loss-in-model") >= loss(""), "the last hidden states are held longer");
+    let loss = |option: &str| {
+        let options = "--seq 128 --lora r=1 --precision fp16";
+        let plan = answer_json(&bench, &format!("plan config.json {options} {option}"));
+        let phases = plan["steady_step"]["phases"].as_array().unwrap().clone();
+        phases.iter().find(|phase| phase["phase"] == "loss").unwrap()["peak_bytes"].as_u64().unwrap()
+    };
+    let hidden = 128 * 64 * 2;
+    assert_eq!(loss("--loss-in-model"), loss("") + hidden, "the last hidden states are held longer");
 }
 
 #[test]
