@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block;
 mod bytes;
 mod compare;
 pub mod document;

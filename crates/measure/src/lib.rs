@@ -1,0 +1,3 @@
+//! What a run did hold: PyTorch's memory snapshots and profiler traces, read as data.
+
+#![forbid(unsafe_code)]
