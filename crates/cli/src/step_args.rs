@@ -6,8 +6,8 @@ use peakledger_input::{Place, Problem, quoted};
 use peakledger_plan::Dtype;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
-    Attention, HoldOutputs, Lora, LoraTargets, OptimizerImpl, OptimizerKind, Options, Precision, Quantize,
-    Recompute,
+    Attention, Frozen, HoldOutputs, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Options,
+    Precision, Quantize, Recompute,
 };
 use std::str::FromStr;
 
@@ -48,12 +48,30 @@ pub(crate) struct StepArgs {
     /// Repeat keys and values for all heads before the attention kernel is called
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     expand_kv: Option<bool>,
-    /// What is computed again in backward instead of kept: none, full, or every:N for a checkpoint per N layers [default: none]
+    /// What is computed again in backward instead of kept: none, full, every:N for a checkpoint per N layers, or selective for
+    /// all but the products of linear modules and fused attention [default: none]
     #[arg(long, value_name = "KIND", value_parser = usage::recompute)]
     recompute: Option<Recompute>,
     /// The same as --recompute full
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", conflicts_with = "recompute")]
     gradient_checkpointing: Option<bool>,
+    /// What waits on the host while the device does not need it: activations, optimizer or parameters, or several with commas
+    /// between; none for nothing [default: none]
+    #[arg(long, value_name = "WHAT,…", value_parser = usage::offload)]
+    offload: Option<Offload>,
+    /// How many layers ahead of the computation copies to and from the host run [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    offload_prefetch: Option<u32>,
+    /// Sum gradients in a persistent buffer of that type (Megatron's main_grad)
+    #[arg(long, value_enum, value_name = "TYPE")]
+    grad_dtype: Option<DtypeArg>,
+    /// Let the optimizer step copies of the weights in that type
+    #[arg(long, value_enum, value_name = "TYPE")]
+    master_weights: Option<DtypeArg>,
+    /// Do not train these parts of the model: names of modules with + between, of a list of layers some with a range, as in
+    /// model.embed_tokens+model.layers.0-15; none trains all [default: none]
+    #[arg(long, value_name = "NAME+…", value_parser = usage::freeze)]
+    freeze: Option<Parts>,
     /// Train adapters, the model frozen: r=16, with dropout=0, dtype=fp32 and targets=all-linear where they are left
     /// out, as in r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj; alpha is taken and changes no byte
     #[arg(long, value_name = "r=R,…")]
@@ -70,6 +88,9 @@ pub(crate) struct StepArgs {
     /// The model is passed the labels and computes the loss itself, still holding its last hidden states
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     loss_in_model: Option<bool>,
+    /// Head and loss as one op that makes logits in pieces (Liger's fused linear cross entropy)
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    fused_loss: Option<bool>,
     /// The loop keeps the model's output until backward ends, or until the step does
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "backward", value_name = "UNTIL")]
     hold_outputs: Option<HoldOutputsArg>,
@@ -160,17 +181,27 @@ impl StepArgs {
             padded: self.attention_mask.map_or(default.padded, Into::into),
             expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
             recompute,
+            offload: self.offload.unwrap_or(default.offload),
+            offload_prefetch: self.offload_prefetch.unwrap_or(default.offload_prefetch),
+            grad_dtype: self.grad_dtype.map(Into::into),
+            master_weights: self.master_weights.map(Into::into),
+            freeze: self.freeze.clone().map(|parts| parts.0).unwrap_or_default(),
             lora: self.lora.clone().map(|lora| lora.0),
             quantize: self.quantize.map(Into::into),
             prepare_for_kbit: self.prepare_for_kbit.unwrap_or(default.prepare_for_kbit),
             grad_scaler: precision == Precision::Fp16Mixed,
             clip_grad_norm: self.clip_grad_norm.unwrap_or(default.clip_grad_norm),
             loss_in_model: self.loss_in_model.unwrap_or(default.loss_in_model),
+            fused_loss: self.fused_loss.unwrap_or(default.fused_loss),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
             capability: card.and_then(|card| card.capability),
         })
     }
 }
+
+/// Parts of a model.
+#[derive(Clone)]
+pub(crate) struct Parts(pub(crate) Vec<Frozen>);
 
 /// `r=16,alpha=32,dropout=0.05,dtype=fp32,targets=q_proj+v_proj`; alpha changes no byte.
 #[derive(Clone)]

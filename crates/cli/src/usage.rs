@@ -1,17 +1,17 @@
 //! What is wrong with the arguments, in the form of every other problem: the option, the cause and the mend.
 
 use crate::report;
+use crate::step_args::Parts;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use peakledger_input::{Place, Problem, misspelt, quoted};
-use peakledger_plan::options::Recompute;
+use peakledger_plan::options::{Frozen, Offload, Recompute};
 use std::error::Error;
 use std::process::ExitCode;
 
 /// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
-const NOT_YET: [&str; 16] = [
+const NOT_YET: [&str; 15] = [
     "--experts",
-    "--offload",
     "--gpus",
     "--dp",
     "--zero",
@@ -33,7 +33,15 @@ pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dt
      `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte)";
 
 /// How `--recompute` is written.
-const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`)";
+const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`), `selective`";
+
+/// How `--offload` is written.
+const OFFLOAD: &str =
+    "choose of `activations`, `optimizer`, `parameters`, several with commas between, or `none`";
+
+/// How `--freeze` is written.
+const FREEZE: &str =
+    "name modules as the model has them, as in `model.embed_tokens+model.layers.0-15`, or `none`";
 
 /// Who takes the arguments.
 #[derive(Clone, Copy)]
@@ -118,6 +126,8 @@ pub(crate) fn explained(error: &clap::Error, command: &Command, asker: Asker<'_>
             Problem::in_option(option, cause).mend(match (option, known.as_slice()) {
                 ("--lora", _) => LORA.to_owned(),
                 ("--recompute", _) => RECOMPUTE.to_owned(),
+                ("--offload", _) => OFFLOAD.to_owned(),
+                ("--freeze", _) => FREEZE.to_owned(),
                 (_, []) => format!("write it as `{}`", plain(argument)),
                 (_, known) => choice(value, known),
             })
@@ -254,12 +264,62 @@ pub(crate) fn momentum(text: &str) -> Result<f64, Problem> {
     })
 }
 
-/// What is computed again: none, full, or every:N.
+/// What waits on the host: some of activations, optimizer and parameters, or none.
+pub(crate) fn offload(text: &str) -> Result<Offload, Problem> {
+    let mut offload = Offload::default();
+    if text == "none" {
+        return Ok(offload);
+    }
+    for word in text.split(',').map(str::trim) {
+        let part = match word {
+            "activations" => &mut offload.activations,
+            "optimizer" => &mut offload.optimizer,
+            "parameters" => &mut offload.parameters,
+            _ => {
+                return Err(
+                    Problem::anywhere(format!("{} is none of its values", quoted(word))).mend(OFFLOAD)
+                );
+            }
+        };
+        *part = true;
+    }
+    Ok(offload)
+}
+
+/// The parts of a model that are not trained; a range at the end is of a list of modules.
+pub(crate) fn freeze(text: &str) -> Result<Parts, Problem> {
+    if text == "none" {
+        return Ok(Parts(Vec::new()));
+    }
+    let part = |text: &str| {
+        let wrong = |cause: &str| Problem::anywhere(format!("{} {cause}", quoted(text))).mend(FREEZE);
+        if text.is_empty() {
+            return Err(Problem::anywhere("it names an empty part").mend(FREEZE));
+        }
+        let whole = Frozen { prefix: text.to_owned(), range: None };
+        let Some((prefix, (first, last))) =
+            text.rsplit_once('.').and_then(|(prefix, last)| Some((prefix, last.split_once('-')?)))
+        else {
+            return Ok(whole);
+        };
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if first <= last => {
+                Ok(Frozen { prefix: prefix.to_owned(), range: Some((first, last)) })
+            }
+            (Ok(_), Ok(_)) => Err(wrong("is a range that ends before it begins")),
+            _ => Ok(whole),
+        }
+    };
+    text.split('+').map(|text| part(text.trim())).collect::<Result<_, _>>().map(Parts)
+}
+
+/// What is computed again: none, full, every:N, or selective.
 pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
     let wrong = |cause: String| Problem::anywhere(cause).mend(RECOMPUTE);
     match text.split_once(':') {
         None if text == "none" => Ok(Recompute::None),
         None if text == "full" => Ok(Recompute::Full),
+        None if text == "selective" => Ok(Recompute::Selective),
         Some(("every", layers)) => match layers.parse() {
             Ok(layers) => Ok(Recompute::Every(layers)),
             Err(_) => Err(wrong(format!("{} is no number of layers", quoted(layers)))),

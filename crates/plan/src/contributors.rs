@@ -3,7 +3,7 @@
 use crate::plan::{At, Level, Plan, Step};
 use crate::torch::Dtype;
 use crate::torch::tape::{CopiedFor, ModuleId, ModuleName, Role, Stored, Tape};
-use peakledger_core::{Bytes, Category, Detail, Moment};
+use peakledger_core::{Bytes, Category, Detail, Device, Moment};
 use std::collections::BTreeMap;
 
 /// Storages of one kind that stand at a moment.
@@ -25,6 +25,7 @@ pub struct Contributor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Parameters,
+    MasterWeights,
     Buffers,
     Gradients,
     State(&'static str),
@@ -66,7 +67,7 @@ impl Plan {
             let there = step
                 .interval(&self.tape, stored, Level::Op)
                 .is_some_and(|(from, to)| from <= moment && moment <= to);
-            if !there {
+            if !there || stored.device == Device::Cpu {
                 continue;
             }
             let (kind, layer) = kind(&self.tape, stored);
@@ -97,14 +98,18 @@ impl Plan {
 }
 
 fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
+    if let Some(CopiedFor::Offload(original)) = stored.copied_for
+        && let Some(original) = tape.get(original)
+    {
+        return kind(tape, original); // back on the device, it is what it was
+    }
     let place = Place::of(tape, stored.module);
     let op = tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
     let dtype = stored.dtype;
     let kind = match (stored.category, stored.role) {
-        (Category::Parameter | Category::MasterWeight, _) if stored.detail == Some(Detail::Buffer) => {
-            Kind::Buffers
-        }
-        (Category::Parameter | Category::MasterWeight, _) => Kind::Parameters,
+        (Category::Parameter, _) if stored.detail == Some(Detail::Buffer) => Kind::Buffers,
+        (Category::Parameter, _) => Kind::Parameters,
+        (Category::MasterWeight, _) => Kind::MasterWeights,
         (Category::Gradient, _) => Kind::Gradients,
         (Category::OptimizerState, Role::Of { state, .. }) => Kind::State(state),
         (_, _) if stored.copied_for == Some(CopiedFor::Autocast) => Kind::AutocastCopies(dtype),
@@ -164,6 +169,7 @@ fn name(kind: Kind, passes: bool, layers: Option<(u32, u32)>) -> String {
     let with_type = |what: &str, dtype: Dtype| format!("{what}, {}", dtype.as_str());
     match kind {
         Kind::Parameters => "parameters".to_owned(),
+        Kind::MasterWeights => "master weights".to_owned(),
         Kind::Buffers => "buffers".to_owned(),
         Kind::Gradients => "gradients".to_owned(),
         Kind::State(state) => format!("optimizer state · {state}"),

@@ -1,8 +1,9 @@
-//! A planned step as a ledger: every storage a state with a name, so that `show` and `compare` work on plans.
+//! A planned step as a ledger: every storage a state with a name, so that `show` and `compare` work on plans. What is
+//! offloaded is one state on the device, on the host, and on the device again.
 
 use crate::plan::{Level, Plan, Step};
-use crate::torch::tape::{ModuleId, Role, Stored, Tape};
-use peakledger_core::{Bytes, Device, Ledger, LedgerError, Residencies, Residency, State};
+use crate::torch::tape::{CopiedFor, ModuleId, Role, StorageId, Stored, Tape};
+use peakledger_core::{Bytes, Ledger, LedgerError, Residencies, Residency, State};
 use std::collections::BTreeMap;
 
 impl Plan {
@@ -13,26 +14,55 @@ impl Plan {
     pub fn ledger(&self, step: Step) -> Result<Ledger, LedgerError> {
         let timeline = self.step(step).timeline.clone();
         let mut names = Names::new(&self.tape);
-        let mut states = Vec::with_capacity(self.tape.stored.len());
-        for stored in &self.tape.stored {
-            let name = names.of(stored);
-            let at = |level| step.interval(&self.tape, stored, level);
-            let (start, end) = match (at(Level::Untracked), at(Level::Op)) {
-                (Some((start, end)), None) | (None, Some((start, end))) => (start, end),
-                (Some((start, _)), Some((_, end))) => (start, end),
-                (None, None) => continue,
+        let mut states: Vec<State> = Vec::with_capacity(self.tape.stored.len());
+        let mut of_storage = BTreeMap::new();
+        for (id, stored) in (0u32..).map(StorageId).zip(&self.tape.stored) {
+            let Some(residency) = self.residency(step, stored) else { continue };
+            let original = match stored.copied_for {
+                Some(CopiedFor::Offload(original)) => original,
+                _ => id,
             };
+            let state = of_storage.get(&original.0).and_then(|index: &usize| states.get_mut(*index));
+            if state.is_some_and(|state| state.bytes.get() == stored.bytes && joined(state, residency)) {
+                continue;
+            }
+            of_storage.entry(original.0).or_insert(states.len());
             states.push(State {
-                name: name.into(),
+                name: names.of(stored).into(),
                 category: stored.category,
                 detail: stored.detail,
                 bytes: Bytes::new(stored.bytes),
                 persistent: stored.outlives_the_step(),
-                residencies: Residencies::One(Residency { device: Device::Gpu, start, end }),
+                residencies: Residencies::One(residency),
             });
         }
         Ledger::new(timeline, states)
     }
+
+    /// Where a storage is in a step, at device level, if it is there at all.
+    fn residency(&self, step: Step, stored: &Stored) -> Option<Residency> {
+        let at = |level| step.interval(&self.tape, stored, level);
+        let (start, end) = match (at(Level::Untracked), at(Level::Op)) {
+            (Some((start, end)), None) | (None, Some((start, end))) => (start, end),
+            (Some((start, _)), Some((_, end))) => (start, end),
+            (None, None) => return None,
+        };
+        Some(Residency { device: stored.device, start, end })
+    }
+}
+
+/// One more residency for a state, where it does not overlap those that it has on that device.
+fn joined(state: &mut State, residency: Residency) -> bool {
+    let overlaps = |other: &Residency| {
+        other.device == residency.device && other.start <= residency.end && residency.start <= other.end
+    };
+    if state.residencies.as_slice().iter().any(overlaps) {
+        return false;
+    }
+    let mut all = state.residencies.as_slice().to_vec();
+    all.push(residency);
+    state.residencies = Residencies::Many(all);
+    true
 }
 
 /// Names for storages, each given once: `model.norm.weight.grad`, `model.layers.0.mlp: mul.Tensor #2`.
@@ -40,11 +70,12 @@ struct Names<'a> {
     tape: &'a Tape,
     paths: BTreeMap<ModuleId, String>,
     given: BTreeMap<(ModuleId, &'static str), u32>,
+    given_of: BTreeMap<(u32, &'static str), u32>,
 }
 
 impl<'a> Names<'a> {
     fn new(tape: &'a Tape) -> Names<'a> {
-        Names { tape, paths: BTreeMap::new(), given: BTreeMap::new() }
+        Names { tape, paths: BTreeMap::new(), given: BTreeMap::new(), given_of: BTreeMap::new() }
     }
 
     fn path(&mut self, module: ModuleId) -> &str {
@@ -54,15 +85,16 @@ impl<'a> Names<'a> {
     fn of(&mut self, stored: &Stored) -> String {
         match stored.role {
             Role::Input { name, micro_batch } => format!("{name}.{micro_batch}"),
-            Role::Kernel { name } => self.numbered(stored.module, name),
-            Role::Of { parameter, state } => {
-                let name = self.tape.parameters.get(parameter as usize).copied();
+            Role::Named { name } => self.numbered(stored.module, name),
+            Role::Of { parameter: id, state } => {
+                let name = self.tape.parameters.get(id as usize).copied();
                 let Some(parameter) = name else { return String::new() };
                 let path = self.path(parameter.module);
-                match state {
+                let name = match state {
                     "" => format!("{path}.{}", parameter.name),
                     state => format!("{path}.{}.{state}", parameter.name),
-                }
+                };
+                counted(&mut self.given_of, (id, state), name)
             }
             Role::Output => {
                 let op = self.tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
@@ -72,16 +104,21 @@ impl<'a> Names<'a> {
     }
 
     fn numbered(&mut self, module: ModuleId, what: &'static str) -> String {
-        let given = self.given.entry((module, what)).or_insert(0);
-        *given += 1;
-        let number = *given;
         let path = match self.path(module) {
             "" => "step",
             path => path,
         };
-        match number {
-            1 => format!("{path}: {what}"),
-            number => format!("{path}: {what} #{number}"),
-        }
+        let name = format!("{path}: {what}");
+        counted(&mut self.given, (module, what), name)
+    }
+}
+
+/// The name, with a number from the second time on that it is given.
+fn counted<K: Ord>(given: &mut BTreeMap<K, u32>, key: K, name: String) -> String {
+    let times = given.entry(key).or_insert(0);
+    *times += 1;
+    match *times {
+        1 => name,
+        times => format!("{name} #{times}"),
     }
 }

@@ -39,11 +39,12 @@ pub mod options;
 mod plan;
 mod step;
 mod torch;
+mod update;
 mod verdict;
 
 pub use contributors::Contributor;
 pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
-pub use torch::Dtype;
+pub use torch::{Dtype, HostLink};
 pub use verdict::Verdict;

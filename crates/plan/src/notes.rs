@@ -2,7 +2,7 @@
 
 use crate::model::Attend;
 use crate::options::{
-    Attention, HoldOutputs, LoraTargets, OptimizerImpl, OptimizerKind, Quantize, Recompute,
+    Attention, HoldOutputs, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Quantize, Recompute,
 };
 use crate::plan::Plan;
 use crate::torch::kernel::cublas_workspace;
@@ -31,6 +31,9 @@ impl Plan {
             ("loop", self.training_loop()),
             ("kernels", self.kernels()),
         ];
+        if self.options.offload != Offload::default() {
+            list.push(("offload", self.offload()));
+        }
         if self.architecture.shape.routed {
             let experts = "grouped_mm, transformers' default: rows sorted by expert, so it is the same however evenly \
                            the routers spread them";
@@ -62,6 +65,11 @@ impl Plan {
                  (--loss-in-model)",
             );
         }
+        if self.options.offload != Offload::default() {
+            list.push(
+                "what pinning adds to copies on the host (torch rounds each up to a power of two), and the process itself there",
+            );
+        }
         list
     }
 
@@ -76,7 +84,11 @@ impl Plan {
     fn model(&self) -> String {
         let modules = self.architecture.family.modules;
         let trained = match &self.options.lora {
-            None => "every parameter trained".to_owned(),
+            None if self.options.freeze.is_empty() => "every parameter trained".to_owned(),
+            None => {
+                let parts: Vec<String> = self.options.freeze.iter().map(|part| part.written()).collect();
+                format!("all trained but what is in {}", parts.join(", "))
+            }
             Some(lora) => {
                 let targets = match &lora.targets {
                     LoraTargets::AllLinear if self.architecture.shape.routed => {
@@ -116,9 +128,23 @@ impl Plan {
 
     fn precision(&self) -> String {
         let (options, stored) = (&self.options, self.options.weights().as_str());
-        let kept = match &options.lora {
-            None => format!("weights, gradients and optimizer state in {stored}"),
-            Some(lora) => {
+        let gradients = options.grad_dtype.unwrap_or(options.weights()).as_str();
+        let kept = match (&options.lora, options.master_weights) {
+            (None, Some(masters)) => {
+                let (masters, summed) = (
+                    masters.as_str(),
+                    match options.grad_dtype {
+                        None => "copied to that type in the update".to_owned(),
+                        Some(_) => format!("summed in a persistent buffer in {gradients}"),
+                    },
+                );
+                format!(
+                    "weights in {stored}, master weights and optimizer state in {masters}, gradients in {stored} and {summed} \
+                     (Megatron's Float16OptimizerWithFloat16Params)"
+                )
+            }
+            (None, None) => format!("weights, gradients and optimizer state in {stored}"),
+            (Some(lora), _) => {
                 let (weights, dtype) = (
                     if options.quantize.is_some() { "other weights" } else { "weights" },
                     lora.dtype.as_str(),
@@ -171,8 +197,14 @@ impl Plan {
     }
 
     fn optimizer(&self) -> String {
+        let offload = self.options.offload;
         let implementation = match self.options.optimizer_impl {
             _ if self.options.optimizer == OptimizerKind::Adafactor => "for-loop, as torch picks",
+            None if offload.parameters => "for-loop, as torch picks on the host",
+            None if offload.optimizer && self.options.optimizer == OptimizerKind::AdamW => {
+                "fused on the host, as torchao picks"
+            }
+            None if offload.optimizer => "for-loop, as torch picks on the host",
             None => "foreach, as torch picks on CUDA",
             Some(OptimizerImpl::Foreach) => "foreach",
             Some(OptimizerImpl::Fused) => "fused",
@@ -203,7 +235,42 @@ impl Plan {
                     "every:{layers}: a checkpoint for {layers} decoder layers in a row (use_reentrant=False)"
                 )
             }
+            Recompute::Selective => {
+                "selective: every decoder layer is a checkpoint (use_reentrant=False) that keeps what mm, addmm, \
+                 _grouped_mm and the flash and memory-efficient attention kernels put out \
+                 (create_selective_checkpoint_contexts); eager attention's bmm is computed again"
+                    .to_owned()
+            }
         }
+    }
+
+    fn offload(&self) -> String {
+        let Offload { activations, optimizer, parameters } = self.options.offload;
+        let ahead = match self.options.offload_prefetch {
+            0 => "when the first op asks for it".to_owned(),
+            1 => "a layer ahead".to_owned(),
+            layers => format!("{layers} layers ahead"),
+        };
+        let mut said = Vec::new();
+        if activations {
+            said.push(format!(
+                "activations: what decoder layers save (but parameters and what is below 1 KiB) is copied to the host as it is \
+                 saved and comes back {ahead} (hooks on saved tensors, as torch's save_on_cpu)"
+            ));
+        }
+        if parameters {
+            said.push(format!(
+                "parameters, gradients and the optimizer are on the host; a layer's parameters come for its forward and again \
+                 for its backward, {ahead}, and all others for both (FSDP2's CPUOffloadPolicy)"
+            ));
+        } else if optimizer {
+            said.push(
+                "optimizer: it steps copies on the host of all parameters of 4096 numbers or more, gradients are copied there \
+                 as they are made (torchao's CPUOffloadOptimizer)"
+                    .to_owned(),
+            );
+        }
+        said.join("; ")
     }
 
     fn training_loop(&self) -> String {
@@ -212,6 +279,11 @@ impl Plan {
             HoldOutputs::Backward => "the logits stay until backward ends",
             HoldOutputs::Step => "the logits stay until the step ends",
         };
+        if self.options.fused_loss {
+            return "head and loss are one op that makes logits in pieces and their gradients at once (Liger's fused linear \
+                    cross entropy); zero_grad sets gradients to None"
+                .to_owned();
+        }
         let loss = if self.options.loss_in_model { "the model computes the loss; " } else { "" };
         format!("{loss}{outputs}; zero_grad sets gradients to None")
     }

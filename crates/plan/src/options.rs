@@ -31,6 +31,17 @@ pub struct Options {
     pub expand_kv: bool,
     /// What is computed again in backward.
     pub recompute: Recompute,
+    /// What waits on the host while the device does not need it.
+    pub offload: Offload,
+    /// How many layers ahead of the computation copies to and from the host run.
+    pub offload_prefetch: u32,
+    /// The type of a persistent buffer in which gradients are summed (Megatron's `main_grad`), if it is another than the
+    /// weights'.
+    pub grad_dtype: Option<Dtype>,
+    /// The type of copies of the weights that the optimizer steps, if it is another than the weights'.
+    pub master_weights: Option<Dtype>,
+    /// Parts of the model that are not trained.
+    pub freeze: Vec<Frozen>,
     /// Adapters that are trained in place of the model's own parameters.
     pub lora: Option<Lora>,
     /// How the frozen weights of linear modules are packed.
@@ -44,6 +55,8 @@ pub struct Options {
     /// Whether the model is passed the labels and computes the loss in its own `forward`, where it still holds what the head
     /// was given.
     pub loss_in_model: bool,
+    /// Whether head and loss are one op that makes the logits in pieces and their gradients at once (Liger).
+    pub fused_loss: bool,
     /// How long the loop keeps the model's output.
     pub hold_outputs: HoldOutputs,
     /// The card's compute capability; without one, sm80 is assumed.
@@ -65,12 +78,18 @@ impl Default for Options {
             padded: false,
             expand_kv: false,
             recompute: Recompute::None,
+            offload: Offload::default(),
+            offload_prefetch: 1,
+            grad_dtype: None,
+            master_weights: None,
+            freeze: Vec::new(),
             lora: None,
             quantize: None,
             prepare_for_kbit: false,
             grad_scaler: false,
             clip_grad_norm: false,
             loss_in_model: false,
+            fused_loss: false,
             hold_outputs: HoldOutputs::No,
             capability: None,
         }
@@ -88,6 +107,11 @@ impl Options {
         if self.prepare_for_kbit {
             return Dtype::F32;
         }
+        self.loaded()
+    }
+
+    /// The type that weights are loaded in.
+    pub(crate) fn loaded(&self) -> Dtype {
         self.weights_dtype.unwrap_or(self.precision.weights())
     }
 
@@ -149,9 +173,57 @@ impl Options {
             let cause = "it prepares quantized models, and no weight is quantized".to_owned();
             return wrong("--prepare-for-kbit", cause, "add --quantize nf4, or leave it out");
         }
+        self.check_update()?;
+        if self.fused_loss && self.hold_outputs != HoldOutputs::No {
+            let cause = "a fused loss makes no logits that a loop could keep".to_owned();
+            return wrong("--hold-outputs", cause, "leave it out, or --fused-loss");
+        }
+        if !self.freeze.is_empty() && self.lora.is_some() {
+            let cause = "with adapters all else is frozen already".to_owned();
+            return wrong("--freeze", cause, "leave it out, or --lora");
+        }
         if self.momentum && self.optimizer != OptimizerKind::Sgd {
             let cause = "only SGD has a momentum to set".to_owned();
             return wrong("--momentum", cause, "leave it out, or use --optimizer sgd");
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    /// Checks what the update cannot do.
+    fn check_update(&self) -> Result<(), Problem> {
+        let wrong = |option: &str, cause: &str, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
+        let weights = self.weights();
+        if self.master_weights.is_some() && self.lora.is_some() {
+            let cause = "adapters are stepped in their own type";
+            return wrong(
+                "--master-weights",
+                cause,
+                "leave it out: `--lora r=16,dtype=fp32` sets their type",
+            );
+        }
+        if self.master_weights == Some(weights) {
+            return wrong("--master-weights", "the weights have that type already", "leave it out");
+        }
+        if self.grad_dtype.is_some_and(|grads| grads != self.master_weights.unwrap_or(weights)) {
+            let cause = "an optimizer steps what has the type of its gradients";
+            return wrong("--grad-dtype", cause, "use the type of --master-weights, or leave it out");
+        }
+        let on_host = self.offload.has_optimizer();
+        if on_host && (self.master_weights.is_some() || self.grad_dtype.is_some()) {
+            let cause =
+                "master weights and gradient buffers are planned with an optimizer on the device alone";
+            return wrong("--offload", cause, "leave out --master-weights and --grad-dtype, or the offload");
+        }
+        if on_host && self.optimizer == OptimizerKind::AdamW8bit {
+            let cause = "bitsandbytes' AdamW8bit runs on the device alone";
+            return wrong("--offload", cause, "use --optimizer adamw");
+        }
+        if self.offload.optimizer && !self.offload.parameters && self.clip_grad_norm {
+            let cause =
+                "gradients are copied to the host as they are made, before there is a norm to clip them by";
+            return wrong("--clip-grad-norm", cause, "leave it out, or `--offload optimizer`");
         }
         Ok(())
     }
@@ -234,6 +306,8 @@ pub enum Recompute {
     Full,
     /// Every so many decoder layers in a row are one checkpoint.
     Every(NonZeroU32),
+    /// Every decoder layer is a checkpoint that keeps the products of linear modules and what fused attention puts out.
+    Selective,
 }
 
 impl Recompute {
@@ -241,10 +315,37 @@ impl Recompute {
     pub(crate) fn layers(self) -> Option<NonZeroU32> {
         match self {
             Recompute::None => None,
-            Recompute::Full => Some(NonZeroU32::MIN),
+            Recompute::Full | Recompute::Selective => Some(NonZeroU32::MIN),
             Recompute::Every(layers) => Some(layers),
         }
     }
+}
+
+/// What waits on the host while the device does not need it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// What decoder layers save for backward.
+    pub activations: bool,
+    /// The optimizer with its state and a copy of what it steps; it runs there.
+    pub optimizer: bool,
+    /// Parameters, gradients and the optimizer: those of a decoder layer are on the device while it runs.
+    pub parameters: bool,
+}
+
+impl Offload {
+    /// Whether the optimizer runs on the host.
+    pub fn has_optimizer(self) -> bool {
+        self.optimizer || self.parameters
+    }
+}
+
+/// A part of the model that is not trained: the modules and parameters of that name and below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    /// `model.embed_tokens`, `model.layers`.
+    pub prefix: String,
+    /// Of a list of modules, those from the first to the last.
+    pub range: Option<(u32, u32)>,
 }
 
 /// How long the loop keeps the model's output (logits).

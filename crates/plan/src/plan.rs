@@ -3,11 +3,12 @@
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::step::{self, Outcome};
-use crate::torch::tape::{NEVER, Ran, Stored, Tape};
+use crate::torch::tape::{HostLink, NEVER, Ran, Stored, Tape};
 use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
-use peakledger_core::{ByCategory, Bytes, Device, Moment, Phase, Timeline};
+use peakledger_core::{ByCategory, Bytes, Moment, Phase, Timeline};
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 /// A planned training step: the first one and the steady one, on one tape.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct Plan {
     pub first: StepPlan,
     /// Every later step.
     pub steady: StepPlan,
+    /// Bytes that each step copies between device and host.
+    pub host_link: HostLink,
     pub(crate) tape: Tape,
 }
 
@@ -73,6 +76,8 @@ pub struct PlannedPhase {
     pub by_category: ByCategory,
     /// The largest device-level total: with the batch and the memory inside kernels.
     pub device_peak: Bytes,
+    /// The largest total on the host: what is offloaded.
+    pub host_peak: Bytes,
     /// The op at the peak, by torch's name.
     pub op: &'static str,
     /// The module that runs it.
@@ -111,7 +116,8 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     }
     let first = StepPlan::read(&tape, Step::First).ok_or_else(too_big)?;
     let steady = StepPlan::read(&tape, Step::Steady).ok_or_else(too_big)?;
-    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, tape })
+    let host_link = tape.host_link;
+    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, host_link, tape })
 }
 
 /// What a total counts.
@@ -196,6 +202,7 @@ impl StepPlan {
                     end: op.end,
                     by_category: op.by_category,
                     device_peak: device.peak_between(slot.first, slot.last).1,
+                    host_peak: op.cpu,
                     op: ran.map_or("", |ran: &Ran| ran.op),
                     module: ran.map(|ran| tape.path(ran.module)).unwrap_or_default(),
                     moment: op.moment,
@@ -207,24 +214,25 @@ impl StepPlan {
 }
 
 impl Step {
-    /// The moment of this step that a moment of the tape is. The tape is the first step's; in later ones the optimizer
-    /// does not make its state.
+    /// The moment of this step that a moment of the tape is. The tape is the first step's; later ones do not do what is done
+    /// once.
     fn within(self, tape: &Tape, moment: Moment) -> Moment {
-        let cut = &tape.making_state;
-        match self {
-            Step::Steady if moment.0 >= cut.end => Moment(moment.0 - (cut.end - cut.start)),
-            Step::Steady if moment.0 >= cut.start => Moment(cut.start),
-            _ => moment,
+        if self == Step::First {
+            return moment;
         }
+        let cut = tape.once.iter().map(|once| moment.0.min(once.end).saturating_sub(once.start));
+        Moment(moment.0 - cut.sum::<u32>())
     }
 
     /// The moment of the tape that a moment of this step is.
     pub(crate) fn on_tape(self, tape: &Tape, moment: Moment) -> Moment {
-        let cut = &tape.making_state;
-        match self {
-            Step::Steady if moment.0 >= cut.start => Moment(moment.0 + (cut.end - cut.start)),
-            _ => moment,
+        if self == Step::First {
+            return moment;
         }
+        let put_back = |moment: u32, once: &Range<u32>| {
+            if moment >= once.start { moment + (once.end - once.start) } else { moment }
+        };
+        Moment(tape.once.iter().fold(moment.0, put_back))
     }
 
     /// When a storage is there in this step, if it is at all. What outlives the first step is there from the beginning of
@@ -238,7 +246,11 @@ impl Step {
             Level::Op => (tracked, last),
             Level::Untracked => (birth, Moment(tracked.0.checked_sub(1)?.min(last.0))),
         };
-        (from <= to).then(|| (self.within(tape, from), self.within(tape, to)))
+        let passed = || tape.once.iter().any(|once| once.start <= from.0 && to.0 < once.end);
+        if from > to || (self == Step::Steady && !outlives && passed()) {
+            return None;
+        }
+        Some((self.within(tape, from), self.within(tape, to)))
     }
 }
 
@@ -259,8 +271,8 @@ fn timeline(tape: &Tape, step: Step) -> Option<Timeline> {
 fn stays(tape: &Tape, step: Step, level: Level) -> impl Iterator<Item = Stay> + '_ {
     tape.stored.iter().filter_map(move |stored| {
         let (start, end) = step.interval(tape, stored, level)?;
-        let (category, bytes) = (stored.category, Bytes::new(stored.bytes));
-        Some(Stay { device: Device::Gpu, category, bytes, start, end })
+        let Stored { device, category, bytes, .. } = *stored;
+        Some(Stay { device, category, bytes: Bytes::new(bytes), start, end })
     })
 }
 

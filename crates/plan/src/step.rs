@@ -4,13 +4,15 @@
 //! makes in its update and they begin with.
 
 use crate::config::Architecture;
-use crate::model::{Attend, Batch, Model, ModelOutput, Run, causal_lm_loss};
+use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_loss};
 use crate::nn::{Builder, Parameter, count};
-use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
-use crate::options::{HoldOutputs, OptimizerImpl, Options};
+use crate::optim::{GradScaler, Optimizer};
+use crate::options::{HoldOutputs, Options, Recompute};
 use crate::torch::autograd::{Leaf, backward};
+use crate::torch::offload::{HostParameter, ParameterOffload};
 use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
+use crate::update::Update;
 use peakledger_core::{Category, Detail, Phase};
 use peakledger_input::Problem;
 use std::rc::Rc;
@@ -27,24 +29,39 @@ pub(crate) struct Outcome {
 /// Runs the first step of a model.
 ///
 /// # Errors
-/// Names the target of an adapter that the model does not have.
+/// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
     let torch = Torch::new(ops, options.capability);
     let mut build = Builder::new(torch.clone(), options);
-    let checkpointed = options.recompute.layers();
-    // a checkpoint needs something to ask its input for a gradient (`enable_input_require_grads`)
     let run = Run {
         attend: Attend::choose(&arch.shape, options),
-        checkpointed,
-        input_grads: checkpointed.is_some() && options.lora.is_some(),
+        recompute: options.recompute,
+        offload_activations: options.offload.activations.then_some(options.offload_prefetch as usize),
+        // a checkpoint needs something to ask its input for a gradient (`gradient_checkpointing_enable`, transformers)
+        input_grads: options.recompute != Recompute::None,
     };
-    let model = arch.blueprint.build(&mut build, &arch.shape, run);
+    torch.begin(Phase::Load, None);
+    let model = torch.once(|| {
+        let model = arch.blueprint.build(&mut build, &arch.shape, run);
+        build.cast_loaded();
+        model
+    });
     build.check()?;
+    if options.fused_loss && model.head().plain_weight().is_none() {
+        let problem =
+            Problem::in_option("--fused-loss", "the head has an adapter, which the op does not take");
+        return Err(problem.mend("take `lm_head` out of the targets, or leave it out"));
+    }
     let [loss_module, optimizer_module] =
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
+    if options.offload.parameters {
+        let on_host = host_parameters(&torch, &build.parameters);
+        let offload = ParameterOffload::new(torch.clone(), options.offload_prefetch as usize, on_host);
+        *torch.offload.borrow_mut() = Some(offload);
+    }
     let trained: Vec<Parameter> = build.parameters.into_iter().filter(|p| p.leaf.is_some()).collect();
     let trainable = count(&trained);
     let loop_ = Loop {
@@ -57,13 +74,27 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
         batches: (0..options.gradient_accumulation_steps)
             .map(|i| load(&torch, options, seq_len, i))
             .collect(),
-        trained,
+        update: Update::new(&torch, options, trained),
     };
-    let implementation = options.optimizer_impl.unwrap_or(OptimizerImpl::Foreach);
-    let mut optimizer = Optimizer::new(options.optimizer, implementation, options.momentum);
-    loop_.step(&mut optimizer);
+    torch.end();
+    let mut optimizers = Vec::new();
+    loop_.step(&mut optimizers);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
+    torch.offload.borrow_mut().take(); // it holds tensors, and these the session
     Ok(Outcome { tape, parameters, trainable })
+}
+
+/// Every parameter as one that lies on the host.
+fn host_parameters(torch: &Torch, parameters: &[Parameter]) -> Vec<HostParameter> {
+    let tape = torch.tape.borrow();
+    let on_host = |parameter: &Parameter| HostParameter {
+        layer: tape.layer(parameter.module).map(|layer| layer as usize),
+        tensor: parameter.tensor.clone(),
+        leaf: parameter.leaf.clone(),
+        module: parameter.module,
+        id: parameter.id,
+    };
+    parameters.iter().map(on_host).collect()
 }
 
 /// Places a micro-batch on the device.
@@ -81,7 +112,7 @@ fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) ->
 
 /// What a loop that keeps the model's output keeps: the logits, and by their graph the leaves with their gradients.
 struct Output {
-    _logits: Tensor,
+    _logits: Option<Tensor>,
     _leaves: Vec<(Tensor, Rc<Leaf>)>,
 }
 
@@ -93,58 +124,45 @@ struct Loop<'a> {
     loss_module: ModuleId,
     optimizer_module: ModuleId,
     scaler: Option<GradScaler>,
-    /// The parameters that are trained.
-    trained: Vec<Parameter>,
+    update: Update<'a>,
     batches: Vec<Batch>,
 }
 
 impl Loop<'_> {
-    fn step(&self, optimizer: &mut Optimizer) {
+    fn step(&self, optimizers: &mut Vec<Optimizer>) {
         let torch = &self.torch;
-        torch.begin(Phase::Load, None);
-        torch.end();
         let mut held = None;
         for (micro_batch, batch) in (0u32..).zip(&self.batches) {
             self.micro_batch(micro_batch, batch, &mut held);
         }
         torch.begin(Phase::Update, None);
-        torch.without_grad(|| torch.inside(self.optimizer_module, || self.update(optimizer)));
+        let update = || self.update.run(self.scaler.as_ref(), optimizers);
+        torch.without_grad(|| torch.inside(self.optimizer_module, update));
         torch.end();
         torch.begin(Phase::ZeroGrad, None);
-        torch.launch("zero_grad");
-        for leaf in self.trained.iter().filter_map(|parameter| parameter.leaf.as_ref()) {
-            leaf.grad.borrow_mut().take();
-        }
+        self.update.zero_grad();
         torch.end();
-    }
-
-    fn update(&self, optimizer: &mut Optimizer) {
-        let _found_inf = self.scaler.as_ref().map(GradScaler::unscale);
-        if self.options.clip_grad_norm {
-            clip_grad_norm(&self.trained);
-        }
-        let next = || self.torch.tape.borrow().next().0;
-        let before = next();
-        optimizer.make_state(&self.trained);
-        let after = next();
-        self.torch.tape.borrow_mut().making_state = before..after;
-        optimizer.step(&self.trained);
     }
 
     fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Output>) {
         let torch = &self.torch;
+        let offload = torch.offload.borrow().clone();
         let begin = |phase| torch.begin(phase, Some(micro_batch));
         let (loss, output) = torch.autocast(self.options.precision.autocast(), || {
             begin(Phase::Forward);
-            let ModelOutput { logits, last_hidden_state } = self.model.forward(batch);
-            let held_in_forward = self.options.loss_in_model.then_some(last_hidden_state);
+            if let Some(offload) = &offload {
+                offload.enter();
+            }
+            let last_hidden_state = self.model.decode(batch);
+            let logits = (!self.options.fused_loss).then(|| self.logits(&last_hidden_state));
+            let holds = self.options.loss_in_model || self.options.fused_loss;
+            let last_hidden_state = holds.then_some(last_hidden_state);
             let leaves = torch.leaves.take();
             *held = None; // a loop that keeps its output overwrites it here
             torch.end();
             begin(Phase::Loss);
-            let loss =
-                torch.inside(self.loss_module, || causal_lm_loss(&logits, &batch.labels, self.batches.len()));
-            drop(held_in_forward);
+            let loss = torch.inside(self.loss_module, || self.loss(&logits, &last_hidden_state, batch));
+            drop(last_hidden_state);
             let output = Output { _logits: logits, _leaves: leaves };
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(output);
             let loss = match &self.scaler {
@@ -157,9 +175,31 @@ impl Loop<'_> {
             (loss, output)
         });
         backward(&loss);
+        if let Some(offload) = &offload {
+            offload.end();
+        }
+        self.update.backward_ended();
         torch.end();
         if self.options.hold_outputs == HoldOutputs::Step {
             *held = output;
+        }
+    }
+
+    fn logits(&self, last_hidden_state: &Tensor) -> Tensor {
+        let logits = self.model.logits(last_hidden_state);
+        logits.relabel(|stored| stored.detail = Some(Detail::Output));
+        logits
+    }
+
+    fn loss(&self, logits: &Option<Tensor>, last_hidden_state: &Option<Tensor>, batch: &Batch) -> Tensor {
+        let (labels, micro_batches) = (&batch.labels, self.batches.len());
+        match (logits, last_hidden_state, self.model.head().plain_weight()) {
+            (None, Some(hidden), Some(head)) => {
+                let is_recent = self.options.capability.is_none_or(|capability| capability >= (8, 0));
+                fused_causal_lm_loss(hidden, head, labels, micro_batches, is_recent)
+            }
+            (Some(logits), ..) => causal_lm_loss(logits, labels, micro_batches),
+            _ => unreachable!("a head that the fused loss does not take is refused before"),
         }
     }
 }

@@ -49,13 +49,13 @@ fn a_table() {
                thread and autograd's, and what the backward kernels of attention,
                softmax and embedding allocate for themselves
 
-       phase      first step  steady step
-       load       791.50 KiB     2.32 MiB  ████████████████▊
-       forward      2.78 MiB     4.33 MiB  ███████████████████████████████▍
-       loss         3.73 MiB     5.27 MiB  ██████████████████████████████████████▎
-    ▶  backward     3.97 MiB     5.52 MiB  ████████████████████████████████████████
-       update       3.86 MiB     3.86 MiB  ████████████████████████████
-       zero_grad    3.09 MiB     3.09 MiB  ██████████████████████▍
+       phase      first step  steady step     device
+       load       791.50 KiB     2.32 MiB  18.57 MiB  ████████████▋
+       forward      2.78 MiB     4.33 MiB  20.58 MiB  ███████████████████████▌
+       loss         3.73 MiB     5.27 MiB  21.53 MiB  ████████████████████████████▋
+    ▶  backward     3.97 MiB     5.52 MiB  21.77 MiB  ██████████████████████████████
+       update       3.86 MiB     3.86 MiB  20.11 MiB  █████████████████████
+       zero_grad    3.09 MiB     3.09 MiB  19.34 MiB  ████████████████▊
 
     at the peak
     gradients of the logits, fp32               1000.00 KiB  17.7 %  ██▋
@@ -181,16 +181,16 @@ fn a_table_in_ascii() {
                thread and autograd's, and what the backward kernels of attention,
                softmax and embedding allocate for themselves
 
-       phase         first step  steady step
-       load          791.50 KiB     2.32 MiB  ################
-       forward.0       2.16 MiB     3.71 MiB  #########################
-       loss.0          3.11 MiB     4.65 MiB  ###############################
-       backward.0      3.35 MiB     4.90 MiB  #################################
-       forward.1-3     2.94 MiB     4.48 MiB  ##############################
-       loss.1-3        3.88 MiB     5.43 MiB  ####################################
-    >  backward.1-3    4.13 MiB     5.67 MiB  ######################################
-       update          3.86 MiB     3.86 MiB  ##########################
-       zero_grad       3.09 MiB     3.09 MiB  #####################
+       phase         first step  steady step     device
+       load          791.50 KiB     2.32 MiB  18.57 MiB  ###########
+       forward.0       2.16 MiB     3.71 MiB  19.96 MiB  ##################
+       loss.0          3.11 MiB     4.65 MiB  20.91 MiB  ######################
+       backward.0      3.35 MiB     4.90 MiB  21.16 MiB  #######################
+       forward.1-3     2.94 MiB     4.48 MiB  20.74 MiB  #####################
+       loss.1-3        3.88 MiB     5.43 MiB  21.68 MiB  ##########################
+    >  backward.1-3    4.13 MiB     5.67 MiB  21.93 MiB  ###########################
+       update          3.86 MiB     3.86 MiB  20.12 MiB  ##################
+       zero_grad       3.09 MiB     3.09 MiB  19.35 MiB  ###############
 
     at the peak
     gradients of the logits, fp32  1000.00 KiB  17.2 %  #####
@@ -222,13 +222,13 @@ fn one_step_alone() {
 #[test]
 fn csv() {
     assert_snapshot!(bench().answer("plan config.json --format csv --step steady"), @"
-    step,phase,micro_batch,peak_bytes,end_bytes,device_peak_bytes,parameter,master_weight,gradient,optimizer_state,activation,workspace,communication_buffer,is_peak,module,op
-    steady,load,,2429440,2429440,19470848,810496,0,0,1618944,0,0,0,false,,end of phase
-    steady,forward,0,3887104,3854336,20928512,810496,0,0,1618944,1457664,0,0,false,lm_head,mm
-    steady,loss,0,4880896,4112896,21922304,810496,0,0,1618944,2451456,0,0,false,loss_function,nll_loss_forward
-    steady,backward,0,5135360,3239424,22176768,810496,0,0,1618944,1681408,1024512,0,true,loss_function,_log_softmax_backward_data
-    steady,update,,4048384,3238912,21089792,810496,0,809472,1618944,0,809472,0,false,optimizer,_foreach_sqrt
-    steady,zero_grad,,3238912,2429440,20280320,810496,0,809472,1618944,0,0,0,false,,zero_grad
+    step,phase,micro_batch,peak_bytes,end_bytes,device_peak_bytes,host_peak_bytes,parameter,master_weight,gradient,optimizer_state,activation,workspace,communication_buffer,is_peak,module,op
+    steady,load,,2429440,2429440,19470848,0,810496,0,0,1618944,0,0,0,false,,end of phase
+    steady,forward,0,3887104,3854336,20928512,0,810496,0,0,1618944,1457664,0,0,false,lm_head,mm
+    steady,loss,0,4880896,4112896,21922304,0,810496,0,0,1618944,2451456,0,0,false,loss_function,nll_loss_forward
+    steady,backward,0,5135360,3239424,22176768,0,810496,0,0,1618944,1681408,1024512,0,true,loss_function,_log_softmax_backward_data
+    steady,update,,4048384,3238912,21089792,0,810496,0,809472,1618944,0,809472,0,false,optimizer,_foreach_sqrt
+    steady,zero_grad,,3238912,2429440,20280320,0,810496,0,809472,1618944,0,0,0,false,,zero_grad
     ");
     let both = bench().answer("plan config.json --format csv");
     assert_eq!(both.lines().count(), 13, "titles, and six phases of two steps");

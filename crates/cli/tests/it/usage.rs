@@ -56,7 +56,6 @@ fn options_that_are_designed_are_not_planned_yet() {
         &["--tp", "2"],
         &["--pp", "2"],
         &["--stack", "megatron"],
-        &["--offload", "optimizer"],
     ] {
         let said = refused(arguments);
         let option = arguments[0].split('=').next().unwrap();

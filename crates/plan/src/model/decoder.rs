@@ -1,10 +1,9 @@
 //! `…ForCausalLM` with rotary positions: embedding, decoder layers, norm, head. The layers are the family's.
 
-use super::{Attend, Batch, Block, Model, ModelOutput, Run, run_blocks};
+use super::{Attend, Batch, Block, Model, Run, run_blocks};
 use crate::config::{Shape, Window};
 use crate::nn::{Builder, Embedding, Linear, Norm, NormKind, RotaryEmbedding};
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
-use peakledger_core::Detail;
 use std::rc::Rc;
 
 /// A decoder layer of a family.
@@ -131,6 +130,18 @@ impl Decoder {
         }
     }
 
+    fn embed(&self, input_ids: &Tensor) -> Tensor {
+        let module = self.embed_tokens.module;
+        let mut embedded = self.embed_tokens.forward(input_ids);
+        if let Some(scale) = &self.embed_scale {
+            let scaled = || ops::mul(&embedded, ops::to(scale, self.embed_tokens.weight.dtype()));
+            embedded = input_ids.torch().inside(module, scaled);
+        }
+        self.run.input(embedded, module)
+    }
+}
+
+impl Model for Decoder {
     fn decode(&self, batch: &Batch) -> Tensor {
         let input_ids = &batch.input_ids;
         let torch = input_ids.torch();
@@ -161,28 +172,18 @@ impl Decoder {
         })
     }
 
-    fn embed(&self, input_ids: &Tensor) -> Tensor {
-        let module = self.embed_tokens.module;
-        let mut embedded = self.embed_tokens.forward(input_ids);
-        if let Some(scale) = &self.embed_scale {
-            let scaled = || ops::mul(&embedded, ops::to(scale, self.embed_tokens.weight.dtype()));
-            embedded = input_ids.torch().inside(module, scaled);
-        }
-        self.run.input(embedded, module)
+    fn head(&self) -> &Linear {
+        &self.lm_head
     }
-}
 
-impl Model for Decoder {
-    fn forward(&self, batch: &Batch) -> ModelOutput {
-        let last_hidden_state = self.decode(batch);
-        let mut logits = self.lm_head.forward(&last_hidden_state);
+    fn logits(&self, last_hidden_state: &Tensor) -> Tensor {
+        let mut logits = self.lm_head.forward(last_hidden_state);
         if self.around.logit_softcap {
             logits = ops::div_scalar(&logits);
             logits = ops::tanh(&logits);
             logits = ops::mul_scalar(&logits);
         }
-        logits.relabel(|stored| stored.detail = Some(Detail::Output));
-        ModelOutput { logits, last_hidden_state }
+        logits
     }
 }
 

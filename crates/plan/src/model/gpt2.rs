@@ -4,12 +4,11 @@
 use super::attention::{Attend, heads, merge_heads};
 use super::decoder::Masks;
 use super::mlp::activate;
-use super::{Batch, Block, Blueprint, Model, ModelOutput, Run, run_blocks};
+use super::{Batch, Block, Blueprint, Model, Run, run_blocks};
 use crate::config::reader::Defaults;
 use crate::config::{Activation, Reader, Shape};
 use crate::nn::{Builder, Conv1d, Embedding, Linear, Norm, NormKind};
 use crate::torch::{ModuleId, Tensor, ops};
-use peakledger_core::Detail;
 use peakledger_input::Problem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -76,7 +75,7 @@ struct Gpt2Lm {
     run: Run,
 }
 
-impl Gpt2Lm {
+impl Model for Gpt2Lm {
     fn decode(&self, batch: &Batch) -> Tensor {
         let input_ids = &batch.input_ids;
         let torch = input_ids.torch();
@@ -104,14 +103,9 @@ impl Gpt2Lm {
             self.ln_f.forward(&hidden_states)
         })
     }
-}
 
-impl Model for Gpt2Lm {
-    fn forward(&self, batch: &Batch) -> ModelOutput {
-        let last_hidden_state = self.decode(batch);
-        let logits = self.lm_head.forward(&last_hidden_state);
-        logits.relabel(|stored| stored.detail = Some(Detail::Output));
-        ModelOutput { logits, last_hidden_state }
+    fn head(&self) -> &Linear {
+        &self.lm_head
     }
 }
 

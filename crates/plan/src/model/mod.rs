@@ -18,19 +18,17 @@ mod phi3;
 mod qwen3_moe;
 
 pub(crate) use attention::Attend;
-pub(crate) use loss::causal_lm_loss;
+pub(crate) use loss::{causal_lm_loss, fused_causal_lm_loss};
 
 use crate::config::{Architecture, Reader, Shape};
-use crate::nn::{Builder, count};
-use crate::options::Options;
+use crate::nn::{Builder, Linear, count};
+use crate::options::{Options, Recompute};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::checkpoint::checkpoint;
+use crate::torch::offload::ActivationOffload;
 use crate::torch::{ModuleId, Tensor, Torch};
 use peakledger_input::Problem;
-use std::cell::RefCell;
 use std::fmt::Debug;
-use std::num::NonZeroU32;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// A model family that can be planned.
@@ -72,8 +70,10 @@ pub(crate) trait Blueprint: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) attend: Attend,
-    /// How many decoder layers are a checkpoint together, where any are.
-    pub(crate) checkpointed: Option<NonZeroU32>,
+    /// What is computed again in backward.
+    pub(crate) recompute: Recompute,
+    /// Whether what decoder layers save goes to the host, and how many layers ahead the copies run.
+    pub(crate) offload_activations: Option<usize>,
     /// Whether the embedding's output asks for its gradient though nothing before it is trained.
     pub(crate) input_grads: bool,
 }
@@ -81,10 +81,10 @@ pub(crate) struct Run {
 impl Run {
     /// What the embedding put out, as the layers take it.
     pub(crate) fn input(self, embedded: Tensor, module: ModuleId) -> Tensor {
-        if !self.input_grads {
+        if !self.input_grads || embedded.requires_grad() {
             return embedded;
         }
-        let leaf = Rc::new(Leaf { parameter: None, grad: RefCell::new(None) });
+        let leaf = Leaf::new(None, false);
         embedded.torch().leaves.borrow_mut().push((embedded.detach(), leaf.clone()));
         embedded.with_edge(Some(Edge::leaf(leaf, module)))
     }
@@ -93,32 +93,53 @@ impl Run {
 /// A decoder layer with what it is given beside the hidden states.
 pub(crate) type Block = Box<dyn Fn(&Tensor) -> Tensor>;
 
-/// Runs the layers one after the other; with checkpoints, so many of them in each.
+/// Runs the layers one after the other; with checkpoints, so many of them in each. What is offloaded comes and goes around
+/// them.
 pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run) -> Tensor {
-    let Some(layers) = run.checkpointed else {
-        for block in blocks {
-            hidden_states = block(&hidden_states);
-        }
-        return hidden_states;
-    };
+    let parameters = hidden_states.torch().offload.borrow().clone();
+    let activations = run.offload_activations.map(ActivationOffload::new);
+    let together = run.recompute.layers().map_or(1, |layers| layers.get() as usize);
     let mut blocks = blocks.into_iter().peekable();
+    let mut first = 0;
     while blocks.peek().is_some() {
-        let group: Vec<Block> = blocks.by_ref().take(layers.get() as usize).collect();
-        hidden_states = checkpoint(hidden_states, move |input| {
+        let group: Vec<Block> = blocks.by_ref().take(together).collect();
+        let layers = first..first + group.len();
+        first = layers.end;
+        let through = move |input: &Tensor| {
             let mut hidden_states = input.clone();
             for block in &group {
                 hidden_states = block(&hidden_states);
             }
             hidden_states
-        });
+        };
+        let checkpointed = |input: &Tensor| match run.recompute {
+            Recompute::None => through(input),
+            recompute => checkpoint(input, recompute == Recompute::Selective, through),
+        };
+        let saving = |input: &Tensor| match &activations {
+            None => checkpointed(input),
+            Some(offload) => offload.around(input, checkpointed),
+        };
+        hidden_states = match &parameters {
+            None => saving(&hidden_states),
+            Some(offload) => offload.around(layers, &hidden_states, saving),
+        };
     }
     hidden_states
 }
 
 /// A causal language model.
 pub(crate) trait Model {
-    /// Runs a batch through the model.
-    fn forward(&self, batch: &Batch) -> ModelOutput;
+    /// Runs a batch through the layers: the last hidden states.
+    fn decode(&self, batch: &Batch) -> Tensor;
+
+    /// The head.
+    fn head(&self) -> &Linear;
+
+    /// The last hidden states through the head: `[b, s, vocabulary]`.
+    fn logits(&self, last_hidden_state: &Tensor) -> Tensor {
+        self.head().forward(last_hidden_state)
+    }
 }
 
 /// A micro-batch on the device.
@@ -131,19 +152,16 @@ pub(crate) struct Batch {
     pub(crate) labels: Tensor,
 }
 
-/// What a model puts out.
-pub(crate) struct ModelOutput {
-    /// `[b, s, vocabulary]`
-    pub(crate) logits: Tensor,
-    /// What the head was given.
-    pub(crate) last_hidden_state: Tensor,
-}
-
 impl Architecture {
     /// How many parameters the model has: it is built, but not run.
     pub fn parameters(&self) -> u64 {
         let mut build = Builder::new(Torch::new(0, None), &Options::default());
-        let run = Run { attend: Attend::Eager, checkpointed: None, input_grads: false };
+        let run = Run {
+            attend: Attend::Eager,
+            recompute: Recompute::None,
+            offload_activations: None,
+            input_grads: false,
+        };
         let _model = self.blueprint.build(&mut build, &self.shape, run);
         count(&build.parameters)
     }

@@ -47,6 +47,14 @@ impl Linear {
         }
     }
 
+    /// The weight, where it is neither packed nor has an adapter beside it.
+    pub(crate) fn plain_weight(&self) -> Option<&Tensor> {
+        match (&self.weight, &self.adapter) {
+            (Weight::Plain(weight), None) => Some(weight),
+            _ => None,
+        }
+    }
+
     pub(crate) fn forward(&self, x: impl Borrow<Tensor>) -> Tensor {
         let Some(adapter) = &self.adapter else { return self.base(x) };
         let x = x.borrow();

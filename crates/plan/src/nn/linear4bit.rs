@@ -1,7 +1,7 @@
 //! `Linear4bit` of bitsandbytes: a frozen weight packed two elements a byte with a scale a block, made whole again for each
 //! product (`bitsandbytes/nn/modules.py`, `autograd/_functions.py`, `functional.py`).
 
-use super::Builder;
+use super::{Builder, Packing};
 use crate::options::Quantize;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 
@@ -21,15 +21,16 @@ const BLOCK: u64 = 64;
 const SCALES_BLOCK: u64 = 256;
 
 impl Weight4bit {
-    /// Packs a weight of `[out, in]`.
+    /// Packs a weight of `[out, in]`, which is on the device as it was loaded while that is done (`Params4bit._quantize`).
     pub(crate) fn new(
         build: &mut Builder,
         module: ModuleId,
         sizes: [u64; 2],
-        (quantize, compute): (Quantize, Dtype),
+        Packing { quantize, loaded, compute }: Packing,
     ) -> Weight4bit {
         let [outputs, inputs] = sizes;
         let elements = outputs.saturating_mul(inputs);
+        let loaded = build.passing(module, &sizes, loaded);
         let packed = build.packed(module, "weight", elements.div_ceil(2), elements);
         let scales = elements.div_ceil(BLOCK);
         let mut state = Vec::new();
@@ -43,6 +44,10 @@ impl Weight4bit {
                 buffer("weight.nested_offset", 1, Dtype::F32);
             }
         }
+        let scales_in_fp32 =
+            (quantize == Quantize::Nf4Double).then(|| build.passing(module, &[scales], Dtype::F32));
+        build.torch.launch("quantize_4bit");
+        drop((loaded, scales_in_fp32));
         let packed_scales = (quantize == Quantize::Nf4Double).then_some(scales);
         Weight4bit { packed, sizes, packed_scales, compute, _state: state }
     }

@@ -3,6 +3,7 @@
 
 mod conv1d;
 mod embedding;
+mod frozen;
 mod linear;
 mod linear4bit;
 mod lora;
@@ -17,13 +18,12 @@ pub(crate) use lora::Adapter;
 pub(crate) use norm::{Norm, NormKind};
 pub(crate) use rotary::{Rejoin, RotaryEmbedding, apply_partial_rotary, apply_rotary, partial_width};
 
-use crate::options::{Lora, LoraTargets, Options, Quantize};
+use crate::options::{Frozen, Lora, LoraTargets, Options, Quantize};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::tape::{ModuleName, ParameterName, Role};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Detail};
 use peakledger_input::{Problem, near, quoted};
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -31,6 +31,7 @@ use std::rc::Rc;
 const HEAD: &str = "lm_head";
 
 /// A parameter of the model.
+#[derive(Clone)]
 pub(crate) struct Parameter {
     pub(crate) tensor: Tensor,
     /// Where its gradient goes, if it is trained.
@@ -40,6 +41,23 @@ pub(crate) struct Parameter {
     pub(crate) id: u32,
     /// How many numbers it stands for: more than it has elements where it is packed.
     elements: u64,
+}
+
+impl Parameter {
+    /// The same parameter as a copy that an optimizer steps in its place.
+    pub(crate) fn stepped_as(&self, tensor: Tensor) -> Parameter {
+        Parameter { tensor, leaf: Some(Leaf::new(None, false)), ..self.clone() }
+    }
+}
+
+/// How the weights of linear modules are packed.
+#[derive(Clone, Copy)]
+pub(crate) struct Packing {
+    quantize: Quantize,
+    /// The type that they are loaded in.
+    loaded: Dtype,
+    /// The type that they compute in.
+    compute: Dtype,
 }
 
 /// How many numbers parameters stand for together.
@@ -55,8 +73,16 @@ pub(crate) struct Builder {
     pub(crate) parameters: Vec<Parameter>,
     /// With adapters everything else is frozen.
     pub(crate) lora: Option<Lora>,
-    /// How the weights of linear modules are packed, and the type these compute in.
-    pub(crate) quantized: Option<(Quantize, Dtype)>,
+    /// How the weights of linear modules are packed, if they are.
+    pub(crate) quantized: Option<Packing>,
+    /// Parts that are not trained.
+    frozen: Vec<Frozen>,
+    /// The type in which gradients are summed, where it is not the parameter's.
+    grad_dtype: Option<Dtype>,
+    /// The type that weights are loaded in, where they are cast once they are there.
+    loaded: Option<Dtype>,
+    /// Weights as they were loaded, each with what it is cast to.
+    to_cast: Vec<(Tensor, Tensor)>,
     /// A weight that is planned only as it is.
     whole: Option<&'static str>,
     /// The names of the linear modules that an adapter may target.
@@ -70,7 +96,15 @@ impl Builder {
             dtype: options.weights(),
             parameters: Vec::new(),
             lora: options.lora.clone(),
-            quantized: options.quantize.map(|quantize| (quantize, options.compute())),
+            quantized: options.quantize.map(|quantize| Packing {
+                quantize,
+                loaded: options.loaded(),
+                compute: options.compute(),
+            }),
+            frozen: options.freeze.clone(),
+            grad_dtype: options.grad_dtype,
+            loaded: options.prepare_for_kbit.then(|| options.loaded()).filter(|dtype| dtype.is_half()),
+            to_cast: Vec::new(),
             whole: None,
             linear_names: BTreeSet::new(),
         }
@@ -87,6 +121,7 @@ impl Builder {
             let problem = Problem::in_option("--quantize", format!("{what} is not planned quantized yet"));
             return Err(problem.mend("leave it out for this model"));
         }
+        self.check_frozen()?;
         self.check_targets()
     }
 
@@ -122,9 +157,29 @@ impl Builder {
 
     /// A parameter in the type of the weights: trained, unless adapters are.
     pub(crate) fn parameter(&mut self, module: ModuleId, name: &'static str, sizes: &[u64]) -> Tensor {
-        let (dtype, trained) = (self.dtype, self.lora.is_none());
+        let (dtype, trained) = (self.dtype, self.lora.is_none() && !self.is_frozen(module, name));
         let elements = sizes.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
-        self.place(module, name, (sizes, dtype), trained, elements)
+        let tensor = self.place(module, name, (sizes, dtype), trained, elements);
+        if let Some(loaded) = self.loaded {
+            self.to_cast.push((self.passing(module, sizes, loaded), tensor.clone()));
+        }
+        tensor
+    }
+
+    /// A tensor that is there while the model is loaded.
+    pub(crate) fn passing(&self, module: ModuleId, sizes: &[u64], dtype: Dtype) -> Tensor {
+        let kind = (Category::Workspace, Some(Detail::Temporary));
+        self.torch.place(Layout::contiguous(sizes), dtype, kind, module, Role::Output)
+    }
+
+    /// Casts what was loaded in another type, a weight after the other (`prepare_model_for_kbit_training`, peft).
+    pub(crate) fn cast_loaded(&mut self) {
+        for (loaded, weight) in self.to_cast.drain(..) {
+            let next = self.torch.tape.borrow().next();
+            weight.relabel(|stored| (stored.birth, stored.tracked) = (next, next));
+            self.torch.launch("_to_copy");
+            drop(loaded);
+        }
     }
 
     /// A frozen parameter of that many bytes that stands for that many numbers.
@@ -162,7 +217,8 @@ impl Builder {
         let role = Role::Of { parameter: id, state: "" };
         let kind = (Category::Parameter, None);
         let mut tensor = self.torch.place(Layout::contiguous(sizes), dtype, kind, module, role);
-        let leaf = trained.then(|| Rc::new(Leaf { parameter: Some(id), grad: RefCell::new(None) }));
+        let is_buffered = self.grad_dtype.is_some_and(|grads| grads != dtype);
+        let leaf = trained.then(|| Leaf::new(Some(id), is_buffered));
         if let Some(leaf) = &leaf {
             tensor = tensor.with_edge(Some(Edge::leaf(leaf.clone(), module)));
         }

@@ -7,7 +7,7 @@
 use super::tape::ModuleId;
 use super::{Dtype, Layout, Saved, Tensor, Torch, ops};
 use peakledger_core::Category;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -80,6 +80,17 @@ pub(crate) struct Leaf {
     /// Which parameter of the model, for the name of its gradient.
     pub(crate) parameter: Option<u32>,
     pub(crate) grad: RefCell<Option<Tensor>>,
+    /// What of it has gone to the host.
+    pub(crate) host_grad: RefCell<Option<Tensor>>,
+    /// Whether it is added to a buffer for all gradients and goes (Megatron's `main_grad`).
+    pub(crate) is_buffered: bool,
+}
+
+impl Leaf {
+    /// A leaf without a gradient yet.
+    pub(crate) fn new(parameter: Option<u32>, is_buffered: bool) -> Rc<Leaf> {
+        Rc::new(Leaf { parameter, grad: RefCell::new(None), host_grad: RefCell::new(None), is_buffered })
+    }
 }
 
 impl Edge {
@@ -137,6 +148,14 @@ pub(crate) fn record_all(
     let node = node(&torch, inputs, Work::Join(Box::new(formula)), outputs.len());
     let numbered = (0u8..).zip(outputs);
     numbered.map(|(output, tensor)| tensor.with_edge(Some(Edge { node: node.clone(), output }))).collect()
+}
+
+/// The tensor, with something to do when its gradient is there (`Tensor.register_hook`).
+pub(crate) fn on_gradient(tensor: Tensor, act: impl Fn() + 'static) -> Tensor {
+    record(tensor.detach(), &[&tensor], move |grad| {
+        act();
+        smallvec![Some(grad.clone())]
+    })
 }
 
 fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Node> {
@@ -266,6 +285,10 @@ fn fit(grad: Tensor, target: &Target) -> Tensor {
 /// A leaf takes the first gradient as it is and adds later ones into it
 /// (`torch/csrc/autograd/functions/accumulate_grad.h`).
 fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
+    if leaf.is_buffered {
+        grad.torch().launch("add_.Tensor");
+        return;
+    }
     let mut held = leaf.grad.borrow_mut();
     match &*held {
         Some(held) => held.torch().launch("add_.Tensor"),

@@ -1,31 +1,47 @@
 //! Activation checkpointing as `torch.utils.checkpoint(use_reentrant=False)` does it: the block runs while hooks keep a
 //! promise in place of each tensor that autograd would save; the first promise that backward asks for runs the block
 //! again and keeps what it saves this time. The second run stops at the last tensor that anything waits for.
+//!
+//! Selective checkpointing (`create_selective_checkpoint_contexts`) keeps in the first run what some ops put out, and the
+//! second takes it up in their place.
 
-use super::autograd::{Packed, SavedTensorHooks};
+use super::autograd::{Edge, Packed, SavedTensorHooks};
 use super::{ACTIVATION, Saved, Tensor, Torch};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
-/// Runs `block` over `input` as a checkpoint. What `block` captures is what the checkpoint holds on to.
-pub(crate) fn checkpoint(input: Tensor, block: impl Fn(&Tensor) -> Tensor + 'static) -> Tensor {
+/// Runs `block` over `input` as a checkpoint. What `block` captures is what the checkpoint holds on to, and the input as
+/// the hooks outside want it kept.
+pub(crate) fn checkpoint(
+    input: &Tensor,
+    selective: bool,
+    block: impl Fn(&Tensor) -> Tensor + 'static,
+) -> Tensor {
     let torch = input.torch().clone();
-    drop(input.kept()); // the mark stays; the block holds the tensor with its place in the graph
-    let block = move || block(&input);
     let frame = Rc::new(Frame {
         torch: torch.clone(),
         autocast: torch.autocast_dtype(),
+        input: input.save(),
+        edge: input.edge().cloned(),
         block: Box::new(block),
+        selected: selective.then(Rc::default),
         promises: RefCell::new(Vec::new()),
         recomputed: Cell::new(false),
     });
-    torch.with_hooks(Rc::new(Promising(frame.clone())), || (frame.block)())
+    let hooks = Rc::new(Promising(frame.clone()));
+    torch.with_hooks(hooks, || torch.selecting(frame.selected.clone(), || (frame.block)(input)))
 }
 
 struct Frame {
     torch: Rc<Torch>,
     autocast: Option<super::Dtype>,
-    block: Box<dyn Fn() -> Tensor>,
+    input: Saved,
+    /// The input's place in the graph.
+    edge: Option<Edge>,
+    block: Box<dyn Fn(&Tensor) -> Tensor>,
+    selected: Option<Rc<Selected>>,
     /// In the order in which the block saves. A promise that nothing waits for any more is gone.
     promises: RefCell<Vec<Weak<Promise>>>,
     recomputed: Cell<bool>,
@@ -69,7 +85,12 @@ impl Frame {
         let purpose = torch.purpose.replace(ACTIVATION);
         let grad_enabled = torch.grad_enabled.replace(true);
         torch.autocast(self.autocast, || {
-            torch.with_hooks(hooks, || drop((self.block)()));
+            let input = self.input.unpack().with_edge(self.edge.clone());
+            if let Some(selected) = &self.selected {
+                selected.again.set(true);
+            }
+            let run = || drop((self.block)(&input));
+            torch.with_hooks(hooks, || torch.selecting(self.selected.clone(), run));
             torch.halted.set(false);
         });
         torch.grad_enabled.set(grad_enabled);
@@ -95,5 +116,39 @@ impl SavedTensorHooks for Keeping {
             tensor.torch().halted.set(true);
         }
         Saved::Plain(tensor.detach())
+    }
+}
+
+/// What the selected ops of a block put out in its first run, in order.
+#[derive(Default)]
+pub(crate) struct Selected {
+    outputs: RefCell<VecDeque<SmallVec<[Tensor; 4]>>>,
+    again: Cell<bool>,
+}
+
+impl Torch {
+    /// Runs `body` with the outputs of selected ops kept there, or taken from there in the second run.
+    fn selecting<T>(&self, selected: Option<Rc<Selected>>, body: impl FnOnce() -> T) -> T {
+        let outer = self.selected.replace(selected);
+        let result = body();
+        self.selected.replace(outer);
+        result
+    }
+
+    /// The outputs of an op that selective checkpointing keeps: matrix products of two matrices, and fused attention.
+    pub(crate) fn selected<const N: usize>(&self, op: impl FnOnce() -> [Tensor; N]) -> [Tensor; N] {
+        let Some(selected) = self.selected.borrow().clone().filter(|_| !self.halted.get()) else {
+            return op();
+        };
+        if !selected.again.get() {
+            let outputs = op();
+            selected.outputs.borrow_mut().push_back(outputs.iter().map(Tensor::kept).collect());
+            return outputs;
+        }
+        let outputs = selected.outputs.borrow_mut().pop_front();
+        match outputs.and_then(|outputs| outputs.into_vec().try_into().ok()) {
+            Some(outputs) => outputs,
+            None => unreachable!("a block runs the same ops in the same order both times"),
+        }
     }
 }

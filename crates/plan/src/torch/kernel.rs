@@ -3,7 +3,7 @@
 
 use super::tape::{NEVER, Role, Stored, rounded};
 use super::{Dtype, Layout, ModuleId, Tensor, Torch};
-use peakledger_core::{Category, Detail};
+use peakledger_core::{Category, Detail, Device};
 use std::rc::Rc;
 
 const KERNEL: (Category, Option<Detail>) = (Category::Workspace, Some(Detail::Kernel));
@@ -34,11 +34,12 @@ impl Torch {
             birth,
             tracked: NEVER,
             death: NEVER,
+            device: Device::Gpu,
             category,
             detail,
             dtype: Dtype::Byte,
             module: ModuleId(0),
-            role: Role::Kernel { name: "cuBLAS workspace" },
+            role: Role::Named { name: "cuBLAS workspace" },
             copied_for: None,
         });
     }

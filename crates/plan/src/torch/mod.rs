@@ -11,18 +11,22 @@ pub(crate) mod checkpoint;
 mod dtype;
 pub(crate) mod kernel;
 mod layout;
+pub(crate) mod offload;
 pub(crate) mod ops;
 pub(crate) mod tape;
 mod tensor;
 
 pub use dtype::Dtype;
 pub(crate) use layout::Layout;
+pub use tape::HostLink;
 pub(crate) use tape::{ModuleId, Tape};
 pub(crate) use tensor::{Saved, Tensor};
 
 use autocast::Autocast;
 use autograd::{Leaf, SavedTensorHooks};
-use peakledger_core::{Category, Detail, Phase};
+use checkpoint::Selected;
+use offload::ParameterOffload;
+use peakledger_core::{Category, Detail, Device, Phase};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tape::{Mark, Module, ModuleName, Ran};
@@ -34,6 +38,8 @@ pub(crate) struct Torch {
     pub(crate) module: Cell<ModuleId>,
     /// What an op's outputs are: activations in forward, temporaries in backward and update.
     pub(crate) purpose: Cell<(Category, Option<Detail>)>,
+    /// Where an op's outputs are: on the host where an optimizer runs there.
+    pub(crate) device: Cell<Device>,
     /// Set when a recomputation has all it needs: what is left of the block runs without leaving a trace, as torch
     /// leaves it by an exception.
     pub(crate) halted: Cell<bool>,
@@ -46,6 +52,10 @@ pub(crate) struct Torch {
     /// Leaves that are no parameters, made in this forward pass. The graph keeps them as long as its output lives.
     pub(crate) leaves: RefCell<Vec<(Tensor, Rc<Leaf>)>>,
     hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
+    /// The parameters that lie on the host, if they do.
+    pub(crate) offload: RefCell<Option<Rc<ParameterOffload>>>,
+    /// What a selective checkpoint keeps while its block runs.
+    selected: RefCell<Option<Rc<Selected>>>,
     sequence: Cell<u32>,
 }
 
@@ -62,6 +72,7 @@ impl Torch {
             grad_enabled: Cell::new(true),
             module: Cell::new(ModuleId(0)),
             purpose: Cell::new(ACTIVATION),
+            device: Cell::new(Device::Gpu),
             halted: Cell::new(false),
             autocast: RefCell::new(None),
             in_backward: Cell::new(false),
@@ -69,6 +80,8 @@ impl Torch {
             cublas: (Cell::new(false), Cell::new(false)),
             leaves: RefCell::new(Vec::new()),
             hooks: RefCell::new(Vec::new()),
+            offload: RefCell::new(None),
+            selected: RefCell::new(None),
             sequence: Cell::new(0),
         })
     }
@@ -111,6 +124,24 @@ impl Torch {
         let outer = self.module.replace(module);
         let result = body();
         self.module.set(outer);
+        result
+    }
+
+    /// Runs `body` with its tensors on that device.
+    pub(crate) fn on<T>(&self, device: Device, body: impl FnOnce() -> T) -> T {
+        let outer = self.device.replace(device);
+        let result = body();
+        self.device.set(outer);
+        result
+    }
+
+    /// Runs `body` in moments of the first step alone.
+    pub(crate) fn once<T>(&self, body: impl FnOnce() -> T) -> T {
+        let next = || self.tape.borrow().next().0;
+        let before = next();
+        let result = body();
+        let after = next();
+        self.tape.borrow_mut().once.push(before..after);
         result
     }
 

@@ -2,7 +2,7 @@
 //! here, and everything that is said about a plan is read off here.
 
 use super::Dtype;
-use peakledger_core::{Category, Detail, Moment, Phase};
+use peakledger_core::{Category, Detail, Device, Moment, Phase};
 use std::ops::Range;
 
 /// A storage on the tape.
@@ -39,8 +39,8 @@ pub(crate) enum Role {
     Of { parameter: u32, state: &'static str },
     /// What this op put out.
     Output,
-    /// What a kernel took and kept.
-    Kernel { name: &'static str },
+    /// What has a name of its own: what a kernel took and kept, a buffer for all gradients.
+    Named { name: &'static str },
     /// A tensor of the batch.
     Input { name: &'static str, micro_batch: u32 },
 }
@@ -56,12 +56,13 @@ pub(crate) struct Stored {
     pub(crate) tracked: Moment,
     /// The last moment at which it is there; [`NEVER`] if it outlives the step.
     pub(crate) death: Moment,
+    pub(crate) device: Device,
     pub(crate) category: Category,
     pub(crate) detail: Option<Detail>,
     pub(crate) dtype: Dtype,
     pub(crate) module: ModuleId,
     pub(crate) role: Role,
-    /// What it is a copy for, if it is one that torch or peft makes unasked.
+    /// What it is a copy for, if it is one that nobody asked for by name.
     pub(crate) copied_for: Option<CopiedFor>,
 }
 
@@ -72,6 +73,8 @@ pub(crate) enum CopiedFor {
     Autocast,
     /// A module's input, for its adapter.
     Adapter,
+    /// That storage, on the other device: what is offloaded, and what comes back.
+    Offload(StorageId),
 }
 
 /// What ran at a moment.
@@ -96,6 +99,15 @@ pub(crate) struct ParameterName {
     pub(crate) name: &'static str,
 }
 
+/// Bytes that a step copies between the device and the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostLink {
+    /// From the device.
+    pub to_host: u64,
+    /// To the device.
+    pub from_host: u64,
+}
+
 /// The columns.
 #[derive(Debug, Default)]
 pub(crate) struct Tape {
@@ -104,8 +116,10 @@ pub(crate) struct Tape {
     pub(crate) marks: Vec<Mark>,
     pub(crate) modules: Vec<Module>,
     pub(crate) parameters: Vec<ParameterName>,
-    /// The moments in which the optimizer makes its state: in the first step only.
-    pub(crate) making_state: Range<u32>,
+    /// Moments of the first step alone, in order: loading the model, and making the optimizer's state.
+    pub(crate) once: Vec<Range<u32>>,
+    /// Bytes over the host link.
+    pub(crate) host_link: HostLink,
     /// A size passed what can be counted: nothing on this tape is to be believed.
     pub(crate) overflow: bool,
 }
@@ -153,8 +167,22 @@ impl Tape {
         }
     }
 
+    pub(crate) fn get(&self, id: StorageId) -> Option<&Stored> {
+        self.stored.get(id.0 as usize)
+    }
+
     pub(crate) fn get_mut(&mut self, id: StorageId) -> Option<&mut Stored> {
         self.stored.get_mut(id.0 as usize)
+    }
+
+    /// The decoder layer that a module is in.
+    pub(crate) fn layer(&self, id: ModuleId) -> Option<u32> {
+        let module = self.modules.get(id.0 as usize)?;
+        let outer = module.parent.and_then(|parent| self.layer(parent));
+        match module.name {
+            ModuleName::Index(index) => outer.or(Some(index)),
+            ModuleName::Word(_) => outer,
+        }
     }
 
     /// The full name of a module: `model.layers.3.mlp`.

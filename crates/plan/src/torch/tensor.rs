@@ -54,6 +54,17 @@ impl Tensor {
         self.storage.id
     }
 
+    /// How many bytes it covers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.layout.numel().saturating_mul(self.dtype.width())
+    }
+
+    /// Whether its storage is of that category.
+    pub(crate) fn is_a(&self, category: Category) -> bool {
+        let tape = self.torch().tape.borrow();
+        tape.get(self.storage.id).is_some_and(|stored| stored.category == category)
+    }
+
     /// Whether a gradient flows back from here.
     pub(crate) fn requires_grad(&self) -> bool {
         self.edge.is_some()
@@ -162,6 +173,7 @@ impl Torch {
             birth,
             tracked: birth,
             death: NEVER,
+            device: self.device.get(),
             category,
             detail,
             dtype,

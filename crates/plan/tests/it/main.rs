@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
 
 mod measured;
+mod offload;
 mod ops;
 mod shared;
 mod states;

@@ -70,7 +70,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
     let weights = if job["weights"] == "bfloat16" { Dtype::Bf16 } else { precision.weights() };
     let lora = job["lora"].as_object().map(|lora| Lora {
         rank: lora["r"].as_u64().unwrap(),
-        dropout: lora["lora_dropout"].as_f64().unwrap_or(0.0),
+        dropout: lora.get("lora_dropout").and_then(Value::as_f64).unwrap_or(0.0),
         dtype: if job["lora_fp32"] == false { weights } else { Dtype::F32 },
         targets: match &lora["target_modules"] {
             Value::Array(names) => {
@@ -100,11 +100,24 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         recompute: match job["every"].as_u64().map(|every| NonZeroU32::new(u32::try_from(every).unwrap())) {
             Some(every) => Recompute::Every(every.unwrap()),
             None if job["checkpoint"] == true => Recompute::Full,
+            None if job["selective"] == true => Recompute::Selective,
             None => Recompute::None,
         },
         clip_grad_norm: !job["clip"].is_null(),
-        hold_outputs: if job["drop_logits"] == true { HoldOutputs::No } else { HoldOutputs::Backward },
+        hold_outputs: if job["drop_logits"] == true || job["liger"] == true {
+            HoldOutputs::No
+        } else {
+            HoldOutputs::Backward
+        },
         capability: (memory_efficient || text("sdpa_kernel") == "math").then_some((7, 5)),
+        offload: Offload { activations: job["offload_activations"] == true, ..Offload::default() },
+        offload_prefetch: 0, // hooks on saved tensors, and nothing beside them
+        fused_loss: job["liger"] == true,
+        freeze: job["freeze"].as_array().map_or(Vec::new(), |parts| {
+            let part = |part: &Value| Frozen { prefix: part.as_str().unwrap().to_owned(), range: None };
+            parts.iter().map(part).collect()
+        }),
+        ..Options::default()
     };
     plan(architecture, options).map_err(|p| p.to_string())
 }

@@ -16,6 +16,7 @@ pub(super) struct PlanJson<'a> {
     steady_step: Option<StepJson<'a>>,
     peak: PeakJson<'a>,
     device_peak: PlaceJson<'a>,
+    host_link: HostLinkJson,
     outside_bytes: u64,
     /// What the caching allocator reserves: nothing predicts it yet.
     reserved_bytes: Option<u64>,
@@ -23,6 +24,13 @@ pub(super) struct PlanJson<'a> {
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     candidates: Pairs<CandidateJson<'a>>,
     not_counted: Vec<&'static str>,
+}
+
+/// What a step copies between device and host.
+#[derive(Serialize)]
+struct HostLinkJson {
+    to_host_bytes: u64,
+    from_host_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -46,6 +54,7 @@ struct PhaseJson<'a> {
     end_bytes: u64,
     by_category: Pairs<u64>,
     device_peak_bytes: u64,
+    host_peak_bytes: u64,
     module: &'a str,
     op: &'static str,
 }
@@ -141,6 +150,10 @@ impl<'a> PlanJson<'a> {
             steady_step: step(Step::Steady),
             peak: peak_json(plan, report.peak()),
             device_peak: place(plan.device_peak_in(report.step), |phase| phase.device_peak.get()),
+            host_link: HostLinkJson {
+                to_host_bytes: plan.host_link.to_host,
+                from_host_bytes: plan.host_link.from_host,
+            },
             outside_bytes: Verdict::outside(report.card).get(),
             reserved_bytes: None,
             verdict: verdict(report, plan),
@@ -158,6 +171,7 @@ fn phase(phase: &PlannedPhase) -> PhaseJson<'_> {
         end_bytes: phase.end.get(),
         by_category: by_category(&phase.by_category),
         device_peak_bytes: phase.device_peak.get(),
+        host_peak_bytes: phase.host_peak.get(),
         module: &phase.module,
         op: phase.op,
     }

@@ -12,7 +12,7 @@ use crate::{Look, Report, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_core::{Bytes, Category};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{At, Contributor, Plan, Step, StepPlan, Verdict};
+use peakledger_plan::{At, Contributor, HostLink, Plan, Step, StepPlan, Verdict};
 use rows::phase_rows;
 use std::io;
 
@@ -58,6 +58,24 @@ impl PlanReport<'_> {
     fn verdict_line(&self) -> Option<String> {
         let (card, verdict) = (self.card?, self.verdict_of(self.plan)?);
         Some(verdict::sentence(card, verdict, self.plan.device_peak_in(self.step).phase.device_peak))
+    }
+
+    /// The largest total on the host in the steps shown.
+    fn host_peak(&self) -> Bytes {
+        let phases = self.steps().into_iter().flat_map(|step| &step.phases);
+        phases.map(|phase| phase.host_peak).max().unwrap_or_default()
+    }
+
+    /// What is on the host, and what goes there and back.
+    fn host_line(&self) -> Option<String> {
+        let HostLink { to_host, from_host } = self.plan.host_link;
+        let [to_host, from_host] = [to_host, from_host].map(Bytes::new);
+        (self.host_peak() > Bytes::ZERO).then(|| {
+            format!(
+                "beside it, up to {} on the cpu; each step copies {to_host} to the host and {from_host} from it",
+                self.host_peak()
+            )
+        })
     }
 
     fn device_line(&self) -> String {
@@ -107,6 +125,9 @@ impl Report for PlanReport<'_> {
         }
         writeln!(out)?;
         text(out, look.faint(), &self.device_line())?;
+        if let Some(line) = self.host_line() {
+            text(out, look.faint(), &line)?;
+        }
         for line in self.plan.not_counted() {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
         }
@@ -118,7 +139,15 @@ impl Report for PlanReport<'_> {
     }
 
     fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
-        let mut titles = vec!["step", "phase", "micro_batch", "peak_bytes", "end_bytes", "device_peak_bytes"];
+        let mut titles = vec![
+            "step",
+            "phase",
+            "micro_batch",
+            "peak_bytes",
+            "end_bytes",
+            "device_peak_bytes",
+            "host_peak_bytes",
+        ];
         titles.extend(Category::ALL.map(Category::as_str));
         titles.extend(["is_peak", "module", "op"]);
         let peak = self.peak().phase;
@@ -131,6 +160,7 @@ impl Report for PlanReport<'_> {
                     phase.peak.get().to_string(),
                     phase.end.get().to_string(),
                     phase.device_peak.get().to_string(),
+                    phase.host_peak.get().to_string(),
                 ];
                 row.extend(Category::ALL.map(|c| phase.by_category.get(c).get().to_string()));
                 let is_peak = std::ptr::eq(phase, peak);
@@ -193,6 +223,9 @@ impl Report for PlanReport<'_> {
             self.candidates_in_markdown(out)?;
         }
         writeln!(out, "\n{}", markdown::escaped(&self.device_line()))?;
+        if let Some(line) = self.host_line() {
+            writeln!(out, "\n{}", markdown::escaped(&line))?;
+        }
         for line in self.plan.not_counted() {
             writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
@@ -211,6 +244,9 @@ impl PlanReport<'_> {
             let held = step.step == peak.step.step;
             columns.push(if held { column } else { column.optional() });
         }
+        columns.push(Column::right("device").optional());
+        let host = self.host_peak() > Bytes::ZERO;
+        columns.extend(host.then(|| Column::right("cpu").optional()));
         columns.push(Column::bar(peak.phase.peak.get()));
         let mut table = Table::new(columns);
         let rows = phase_rows(self.plan);
@@ -232,7 +268,12 @@ impl PlanReport<'_> {
                 let style = if step.step == peak.step.step { style } else { look.faint() };
                 cells.push(Cell::styled(total, style));
             }
-            let held = row.phase(peak.step).map(|phase| phase.by_category).unwrap_or_default();
+            let phase = row.phase(peak.step);
+            let device = phase.map(|phase| phase.device_peak.to_string()).unwrap_or_default();
+            cells.push(Cell::styled(device, look.faint()));
+            let on_host = || phase.map(|phase| phase.host_peak.to_string()).unwrap_or_default();
+            cells.extend(host.then(|| Cell::styled(on_host(), look.faint())));
+            let held = phase.map(|phase| phase.by_category).unwrap_or_default();
             cells.push(Cell::categories(&held, look));
             table.row(cells);
         }

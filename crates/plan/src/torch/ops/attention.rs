@@ -103,12 +103,15 @@ fn fused(
     let recorded = recorded(torch, &inputs);
     let saved = recorded.then(|| (inputs.map(Tensor::save), bias.map(Tensor::save)));
     let [attended_layout, ..] = layouts.clone();
-    let attended = output(torch, kernel.forward, attended_layout, q.dtype());
-    let lse = torch.empty(Layout::contiguous(&[q.size(0), q.size(1), lse]), Dtype::F32);
-    let seeds = kernel.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
+    let [attended, lse, seed, offset] = torch.selected(|| {
+        let attended = output(torch, kernel.forward, attended_layout, q.dtype());
+        let lse = torch.empty(Layout::contiguous(&[q.size(0), q.size(1), lse]), Dtype::F32);
+        let [seed, offset] = kernel.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
+        [attended, lse, seed, offset]
+    });
     let Some(saved) = saved else { return attended };
     let outputs = [attended.save(), lse.save()];
-    let seeds = seeds.map(|seed| seed.save());
+    let seeds = [seed, offset].map(|seed| seed.save());
     record(attended, &inputs, move |grad| {
         let ([q, k, _v], _bias) =
             (saved.0.each_ref().map(|s| s.unpack()), saved.1.as_ref().map(|s| s.unpack()));

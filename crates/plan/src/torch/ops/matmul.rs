@@ -17,6 +17,12 @@ fn gemm(torch: &Rc<Torch>, op: &'static str, layout: Layout, dtype: Dtype) -> Te
     torch.empty(layout, dtype)
 }
 
+/// A product that a selective checkpoint keeps.
+fn selected(torch: &Torch, product: impl FnOnce() -> Tensor) -> Tensor {
+    let [product] = torch.selected(|| [product()]);
+    product
+}
+
 /// `F.linear(x, weight, bias)` over the last dimension of `x`: one `mm` (or `addmm`) of the rows. Saves the input for the
 /// weight's gradient and the weight for the input's. `weight` is `[out, in]`.
 pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
@@ -33,7 +39,7 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
         Some(_) => ("addmm", reshape(&x, &[x.layout().numel() / x.size(-1).max(1), x.size(-1)])),
         None => ("mm", x),
     };
-    let product = || gemm(x.torch(), op, Layout::contiguous(&sizes), x.dtype());
+    let product = || selected(x.torch(), || gemm(x.torch(), op, Layout::contiguous(&sizes), x.dtype()));
     let inputs: SmallVec<[&Tensor; 3]> = [&x, &weight].into_iter().chain(&bias).collect();
     if !recorded(x.torch(), &inputs) {
         return product();
@@ -70,7 +76,8 @@ pub(crate) fn addmm(bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
         *last = weight.size(1);
     }
     let flat = [rows.size(0), weight.size(1)];
-    let product = || gemm(rows.torch(), "addmm", Layout::contiguous(&flat), rows.dtype());
+    let product =
+        || selected(rows.torch(), || gemm(rows.torch(), "addmm", Layout::contiguous(&flat), rows.dtype()));
     let inputs = [&bias, &rows, &weight];
     if !recorded(x.torch(), &inputs) {
         return reshape(product(), &sizes);
@@ -131,7 +138,7 @@ fn bmm(a: Tensor, b: Tensor) -> Tensor {
 pub(crate) fn grouped_mm(x: &Tensor, weight: &Tensor, offsets: &Tensor) -> Tensor {
     let x = &to(x, weight.dtype());
     let layout = Layout::contiguous(&[x.size(0), weight.size(1)]);
-    let product = || output(x.torch(), "_grouped_mm", layout.clone(), x.dtype());
+    let product = || selected(x.torch(), || output(x.torch(), "_grouped_mm", layout.clone(), x.dtype()));
     let inputs = [x, weight];
     if !recorded(x.torch(), &inputs) {
         return product();

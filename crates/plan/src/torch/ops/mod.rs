@@ -5,6 +5,7 @@
 //! stays. A new op is one function here.
 
 mod attention;
+mod fused_loss;
 mod indexing;
 mod loss;
 mod matmul;
@@ -15,6 +16,7 @@ mod routing;
 mod view;
 
 pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
+pub(crate) use fused_loss::fused_linear_cross_entropy;
 pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last, embedding};
 pub(crate) use loss::{log_softmax, nll_loss};
 pub(crate) use matmul::{addmm, grouped_mm, linear, matmul, matmul_4bit};

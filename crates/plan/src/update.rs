@@ -1,0 +1,193 @@
+//! The update of a step: gradients brought to what the optimizer steps, clipping, the optimizer itself, and what it steps
+//! brought back to the model.
+//!
+//! What is stepped are the parameters themselves; copies of them in another type (master weights, as Megatron's
+//! `Float16OptimizerWithFloat16Params` keeps them); or copies on the host (torchao's `CPUOffloadOptimizer`).
+
+use crate::nn::Parameter;
+use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
+use crate::options::{OptimizerImpl, OptimizerKind, Options};
+use crate::torch::offload::host_gradient;
+use crate::torch::tape::Role;
+use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use peakledger_core::{Category, Device};
+use std::rc::Rc;
+
+/// Smaller parameters stay with an optimizer on the device (`minimal_size`, torchao's `optim/cpu_offload.py`).
+const SMALLEST_ON_HOST: u64 = 4096;
+
+/// What is trained, and the optimizers that step it.
+pub(crate) struct Update<'a> {
+    torch: Rc<Torch>,
+    options: &'a Options,
+    /// The parameters of the model that are trained.
+    trained: Vec<Parameter>,
+    /// For each of them what is stepped in its place, if anything is.
+    stepped: Vec<Option<Parameter>>,
+    /// Gradients on the host, where only the optimizer is there.
+    _host_grads: Vec<Tensor>,
+    /// The buffer in which gradients are summed.
+    _main_grad: Option<Tensor>,
+}
+
+impl<'a> Update<'a> {
+    /// Places the copies that are stepped, which is part of loading.
+    pub(crate) fn new(torch: &Rc<Torch>, options: &'a Options, trained: Vec<Parameter>) -> Update<'a> {
+        let mut host_grads = Vec::new();
+        let stepped = trained.iter().map(|parameter| {
+            if let Some(dtype) = options.master_weights.filter(|dtype| *dtype != parameter.tensor.dtype()) {
+                return Some(copy_of(torch, parameter, dtype, Device::Gpu));
+            }
+            if !options.offload.optimizer || options.offload.parameters || is_small(parameter) {
+                return None;
+            }
+            host_grads.push(host_gradient(
+                torch,
+                &parameter.tensor,
+                (parameter.id, "host.grad"),
+                parameter.module,
+            ));
+            Some(copy_of(torch, parameter, parameter.tensor.dtype(), Device::Cpu))
+        });
+        let stepped = stepped.collect();
+        let main_grad = options.grad_dtype.and_then(|dtype| main_grad(torch, &trained, dtype));
+        Update {
+            torch: torch.clone(),
+            options,
+            trained,
+            stepped,
+            _host_grads: host_grads,
+            _main_grad: main_grad,
+        }
+    }
+
+    /// A backward pass has ended: gradients are copied to an optimizer on the host as they are made.
+    pub(crate) fn backward_ended(&self) {
+        self.torch.tape.borrow_mut().host_link.to_host += self.bytes_on_host();
+    }
+
+    fn bytes_on_host(&self) -> u64 {
+        match self.options.offload.optimizer && !self.options.offload.parameters {
+            true => self.stepped.iter().flatten().fold(0, |sum, p| sum.saturating_add(p.tensor.bytes())),
+            false => 0,
+        }
+    }
+
+    /// The update phase. The optimizers are left with the state that they made.
+    pub(crate) fn run(&self, scaler: Option<&GradScaler>, optimizers: &mut Vec<Optimizer>) {
+        let _found_inf = scaler.map(GradScaler::unscale);
+        let with_masters = self.options.master_weights.is_some();
+        if with_masters {
+            self.copy_gradients();
+        }
+        for (device, parameters) in self.by_device() {
+            self.torch.on(device, || {
+                if self.options.clip_grad_norm {
+                    clip_grad_norm(&parameters);
+                }
+                let mut optimizer = self.optimizer(device);
+                self.torch.once(|| optimizer.make_state(&parameters));
+                optimizer.step(&parameters);
+                optimizers.push(optimizer);
+            });
+        }
+        if with_masters {
+            self.torch.launch("copy_");
+        }
+        self.torch.tape.borrow_mut().host_link.from_host += self.bytes_on_host();
+    }
+
+    /// `zero_grad()` with gradients set to None.
+    pub(crate) fn zero_grad(&self) {
+        self.torch.launch("zero_grad");
+        for leaf in self.trained.iter().chain(self.stepped.iter().flatten()).filter_map(|p| p.leaf.as_ref()) {
+            leaf.grad.borrow_mut().take();
+            leaf.host_grad.borrow_mut().take();
+        }
+    }
+
+    /// Gradients of the type that the masters have; the model's own go one by one (`_copy_model_grads_to_main_grads`).
+    fn copy_gradients(&self) {
+        for (parameter, master) in self.trained.iter().zip(&self.stepped) {
+            let (Some(leaf), Some(master)) = (&parameter.leaf, master) else { continue };
+            if leaf.is_buffered {
+                continue; // a view of the buffer, in that type already
+            }
+            self.torch.launch("_to_copy");
+            let grad = self.torch.empty(master.tensor.layout().clone(), master.tensor.dtype());
+            label(&grad, Category::Gradient, parameter, "main_grad");
+            if let Some(main) = &master.leaf {
+                *main.grad.borrow_mut() = Some(grad);
+            }
+            leaf.grad.borrow_mut().take();
+        }
+    }
+
+    /// What is stepped on each device, in the order in which it is.
+    fn by_device(&self) -> Vec<(Device, Vec<Parameter>)> {
+        let all_on_host = self.options.offload.parameters;
+        let place = |stepped: &Option<Parameter>| match stepped {
+            _ if all_on_host => Device::Cpu,
+            Some(_) if self.options.offload.optimizer => Device::Cpu,
+            _ => Device::Gpu,
+        };
+        [Device::Gpu, Device::Cpu]
+            .into_iter()
+            .map(|device| {
+                let here = self.trained.iter().zip(&self.stepped).filter(|(_, s)| place(s) == device);
+                (device, here.map(|(p, s)| s.as_ref().unwrap_or(p).clone()).collect::<Vec<_>>())
+            })
+            .filter(|(_, parameters)| !parameters.is_empty())
+            .collect()
+    }
+
+    fn optimizer(&self, device: Device) -> Optimizer {
+        let kind = self.options.optimizer;
+        let usual = match (device, kind) {
+            (Device::Gpu, _) => OptimizerImpl::Foreach,
+            // torchao asks for the fused AdamW; torch picks no list kernels for tensors on the host
+            (Device::Cpu, OptimizerKind::AdamW) if !self.options.offload.parameters => OptimizerImpl::Fused,
+            (Device::Cpu, _) => OptimizerImpl::ForLoop,
+        };
+        Optimizer::new(kind, self.options.optimizer_impl.unwrap_or(usual), self.options.momentum)
+    }
+}
+
+fn is_small(parameter: &Parameter) -> bool {
+    parameter.tensor.layout().numel() < SMALLEST_ON_HOST
+}
+
+fn label(tensor: &Tensor, category: Category, parameter: &Parameter, state: &'static str) {
+    tensor.relabel(|stored| {
+        (stored.category, stored.detail) = (category, None);
+        stored.module = parameter.module;
+        stored.role = Role::Of { parameter: parameter.id, state };
+    });
+}
+
+/// A copy that is stepped in a parameter's place.
+fn copy_of(torch: &Rc<Torch>, parameter: &Parameter, dtype: Dtype, device: Device) -> Parameter {
+    let state = if device == Device::Cpu { "host" } else { "master" };
+    let role = Role::Of { parameter: parameter.id, state };
+    let kind = (Category::MasterWeight, None);
+    let layout = parameter.tensor.layout().clone();
+    let tensor = torch.on(device, || torch.place(layout, dtype, kind, parameter.module, role));
+    parameter.stepped_as(tensor)
+}
+
+/// One buffer for the gradients of all parameters of another type (`main_grad`, Megatron-LM's
+/// `core/distributed/param_and_grad_buffer.py`).
+fn main_grad(torch: &Rc<Torch>, trained: &[Parameter], dtype: Dtype) -> Option<Tensor> {
+    let buffered = trained.iter().filter(|p| p.leaf.as_ref().is_some_and(|leaf| leaf.is_buffered));
+    let numbers = buffered.fold(0u64, |sum, p| sum.saturating_add(p.tensor.layout().numel()));
+    (numbers > 0).then(|| {
+        let kind = (Category::Gradient, None);
+        torch.place(
+            Layout::contiguous(&[numbers]),
+            dtype,
+            kind,
+            ModuleId(0),
+            Role::Named { name: "main_grad" },
+        )
+    })
+}
