@@ -45,5 +45,5 @@ pub use contributors::Contributor;
 pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
-pub use torch::Dtype;
+pub use torch::{Costs, Dtype, Flops, HostBytes};
 pub use verdict::Verdict;

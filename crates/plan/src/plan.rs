@@ -3,7 +3,8 @@
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::step::{self, Outcome};
-use crate::torch::tape::{NEVER, Ran, Stored, Tape};
+use crate::torch::Costs;
+use crate::torch::tape::{Mark, NEVER, Ran, Stored, Tape};
 use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
 use peakledger_core::{ByCategory, Bytes, Device, Moment, Phase, Timeline};
 use peakledger_input::Problem;
@@ -77,6 +78,8 @@ pub struct PlannedPhase {
     pub op: &'static str,
     /// The module that runs it.
     pub module: String,
+    /// What the phase costs apart from memory.
+    pub costs: Costs,
     pub(crate) moment: Moment,
 }
 
@@ -163,6 +166,11 @@ impl StepPlan {
         self.largest(|phase| phase.device_peak)
     }
 
+    /// What the step costs apart from memory.
+    pub fn costs(&self) -> Costs {
+        self.phases.iter().map(|phase| phase.costs).sum()
+    }
+
     fn largest(&self, of: impl Fn(&PlannedPhase) -> Bytes) -> At<'_> {
         let mut best: Option<&PlannedPhase> = None;
         for phase in &self.phases {
@@ -187,7 +195,8 @@ impl StepPlan {
             .slots()
             .iter()
             .zip(&phases)
-            .map(|(slot, op): (_, &PhaseTotal)| {
+            .zip(&tape.marks)
+            .map(|((slot, op), mark): ((_, &PhaseTotal), &Mark)| {
                 let ran = tape.ran.get(step.on_tape(tape, op.moment).index());
                 PlannedPhase {
                     phase: slot.phase.clone(),
@@ -198,6 +207,7 @@ impl StepPlan {
                     device_peak: device.peak_between(slot.first, slot.last).1,
                     op: ran.map_or("", |ran: &Ran| ran.op),
                     module: ran.map(|ran| tape.path(ran.module)).unwrap_or_default(),
+                    costs: step.costs(tape, mark),
                     moment: op.moment,
                 }
             })
@@ -216,6 +226,12 @@ impl Step {
             Step::Steady if moment.0 >= cut.start => Moment(cut.start),
             _ => moment,
         }
+    }
+
+    /// What a phase of the tape costs in this step.
+    fn costs(self, tape: &Tape, mark: &Mark) -> Costs {
+        let makes_state = self == Step::Steady && mark.phase == Phase::Update;
+        if makes_state { mark.costs - tape.state_costs } else { mark.costs }
     }
 
     /// The moment of the tape that a moment of this step is.

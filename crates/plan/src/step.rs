@@ -119,15 +119,18 @@ impl Loop<'_> {
     }
 
     fn update(&self, optimizer: &mut Optimizer) {
-        let _found_inf = self.scaler.as_ref().map(GradScaler::unscale);
+        let _found_inf = self.scaler.as_ref().map(|scaler| scaler.unscale(&self.trained));
         if self.options.clip_grad_norm {
             clip_grad_norm(&self.trained);
         }
         let next = || self.torch.tape.borrow().next().0;
-        let before = next();
+        let (before, costs) = (next(), self.torch.costs_so_far());
         optimizer.make_state(&self.trained);
         let after = next();
-        self.torch.tape.borrow_mut().making_state = before..after;
+        let mut tape = self.torch.tape.borrow_mut();
+        tape.making_state = before..after;
+        tape.state_costs = self.torch.costs_so_far() - costs;
+        drop(tape);
         optimizer.step(&self.trained);
     }
 

@@ -268,7 +268,10 @@ fn fit(grad: Tensor, target: &Target) -> Tensor {
 fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
     let mut held = leaf.grad.borrow_mut();
     match &*held {
-        Some(held) => held.torch().launch("add_.Tensor"),
+        Some(held) => {
+            held.torch().launch("add_.Tensor");
+            held.torch().reads(&[held, &grad, held]); // and writes what it holds
+        }
         None => {
             grad.relabel(|stored| {
                 stored.category = Category::Gradient;

@@ -68,10 +68,12 @@ impl Frame {
         let hooks = Rc::new(Keeping { frame: self.clone(), next: Cell::new(0) });
         let purpose = torch.purpose.replace(ACTIVATION);
         let grad_enabled = torch.grad_enabled.replace(true);
+        let again = torch.recomputing(true);
         torch.autocast(self.autocast, || {
             torch.with_hooks(hooks, || drop((self.block)()));
             torch.halted.set(false);
         });
+        torch.recomputing(again);
         torch.grad_enabled.set(grad_enabled);
         torch.purpose.set(purpose);
     }

@@ -11,7 +11,7 @@ const KERNEL: (Category, Option<Detail>) = (Category::Workspace, Some(Detail::Ke
 impl Torch {
     /// What the running kernel allocates for itself; it goes with the handle.
     fn scratch(self: &Rc<Self>, elements: u64, dtype: Dtype) -> Tensor {
-        let scratch = self.empty(Layout::contiguous(&[elements]), dtype);
+        let scratch = self.unwritten(Layout::contiguous(&[elements]), dtype);
         scratch.relabel(|stored| {
             (stored.category, stored.detail) = KERNEL;
             stored.tracked = NEVER;

@@ -8,6 +8,7 @@
 pub(crate) mod autocast;
 pub(crate) mod autograd;
 pub(crate) mod checkpoint;
+pub(crate) mod cost;
 mod dtype;
 pub(crate) mod kernel;
 mod layout;
@@ -15,6 +16,7 @@ pub(crate) mod ops;
 pub(crate) mod tape;
 mod tensor;
 
+pub use cost::{Costs, Flops, HostBytes};
 pub use dtype::Dtype;
 pub(crate) use layout::Layout;
 pub(crate) use tape::{ModuleId, Tape};
@@ -47,6 +49,7 @@ pub(crate) struct Torch {
     pub(crate) leaves: RefCell<Vec<(Tensor, Rc<Leaf>)>>,
     hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
     sequence: Cell<u32>,
+    tally: cost::Tally,
 }
 
 const ACTIVATION: (Category, Option<Detail>) = (Category::Activation, None);
@@ -70,6 +73,7 @@ impl Torch {
             leaves: RefCell::new(Vec::new()),
             hooks: RefCell::new(Vec::new()),
             sequence: Cell::new(0),
+            tally: cost::Tally::default(),
         })
     }
 
@@ -84,6 +88,7 @@ impl Torch {
     /// Starts an op: the next moment of the tape.
     pub(crate) fn launch(&self, op: &'static str) {
         if !self.halted.get() {
+            self.tally.product.set(false);
             self.tape.borrow_mut().ran.push(Ran { op, module: self.module.get() });
         }
     }
@@ -97,13 +102,17 @@ impl Torch {
         });
         let mut tape = self.tape.borrow_mut();
         let first = tape.next();
-        tape.marks.push(Mark { phase, micro_batch, first });
+        tape.marks.push(Mark { phase, micro_batch, first, costs: Costs::default() });
     }
 
     /// Ends a phase: a moment at which only what outlives it is there.
     pub(crate) fn end(&self) {
         self.module.set(ModuleId(0));
         self.launch(END);
+        let costs = self.take_costs();
+        if let Some(mark) = self.tape.borrow_mut().marks.last_mut() {
+            mark.costs = costs;
+        }
     }
 
     /// Runs `body` as code of that module.

@@ -1,7 +1,7 @@
 //! The tape: every storage's birth and death over one training step, in columns. What the rest of the planner does ends up
 //! here, and everything that is said about a plan is read off here.
 
-use super::Dtype;
+use super::{Costs, Dtype};
 use peakledger_core::{Category, Detail, Moment, Phase};
 use std::ops::Range;
 
@@ -81,12 +81,13 @@ pub(crate) struct Ran {
     pub(crate) module: ModuleId,
 }
 
-/// A phase on the tape, with its first moment.
+/// A phase on the tape, with its first moment and what it costs.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     pub(crate) phase: Phase,
     pub(crate) micro_batch: Option<u32>,
     pub(crate) first: Moment,
+    pub(crate) costs: Costs,
 }
 
 /// A parameter's place and name.
@@ -106,6 +107,8 @@ pub(crate) struct Tape {
     pub(crate) parameters: Vec<ParameterName>,
     /// The moments in which the optimizer makes its state: in the first step only.
     pub(crate) making_state: Range<u32>,
+    /// What making it costs.
+    pub(crate) state_costs: Costs,
     /// A size passed what can be counted: nothing on this tape is to be believed.
     pub(crate) overflow: bool,
 }

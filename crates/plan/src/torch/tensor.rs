@@ -54,6 +54,11 @@ impl Tensor {
         self.storage.id
     }
 
+    /// The bytes of its elements; those that are repeated by a stride of 0 lie there once.
+    pub(crate) fn bytes_seen(&self) -> u64 {
+        self.layout.elements_seen().saturating_mul(self.dtype.width())
+    }
+
     /// Whether a gradient flows back from here.
     pub(crate) fn requires_grad(&self) -> bool {
         self.edge.is_some()
@@ -128,6 +133,13 @@ impl Saved {
 impl Torch {
     /// Allocates what the running op puts out.
     pub(crate) fn empty(self: &Rc<Self>, layout: Layout, dtype: Dtype) -> Tensor {
+        let tensor = self.unwritten(layout, dtype);
+        self.moves(tensor.bytes_seen());
+        tensor
+    }
+
+    /// The same, of which what is written does not count as moved.
+    pub(crate) fn unwritten(self: &Rc<Self>, layout: Layout, dtype: Dtype) -> Tensor {
         let (category, detail) = self.purpose.get();
         let now = self.tape.borrow().now();
         self.allocate(layout, dtype, category, detail, self.module.get(), Role::Output, now)
