@@ -29,6 +29,7 @@
 pub mod catalogue;
 pub mod config;
 mod contributors;
+mod costs;
 mod fit;
 mod ledger;
 mod model;
@@ -42,6 +43,7 @@ mod torch;
 mod verdict;
 
 pub use contributors::Contributor;
+pub use costs::{Picoseconds, TheoreticalTime};
 pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};

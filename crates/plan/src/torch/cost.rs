@@ -161,8 +161,7 @@ impl Torch {
             return;
         }
         let mut costs = self.tally.costs.borrow_mut();
-        let slot =
-            if self.tally.product.get() { &mut costs.product_bytes } else { &mut costs.other_bytes };
+        let slot = if self.tally.product.get() { &mut costs.product_bytes } else { &mut costs.other_bytes };
         *slot = slot.saturating_add(u128::from(bytes));
     }
 

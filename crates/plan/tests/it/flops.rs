@@ -38,7 +38,8 @@ fn flops_are_those_that_torch_counts() {
 /// The passes that an update makes over parameters, gradients and states, by pencil.
 #[test]
 fn an_update_moves_what_its_ops_read_and_write() {
-    let row: Value = serde_json::from_str(include_str!("../data/flops.jsonl").lines().next().unwrap()).unwrap();
+    let row: Value =
+        serde_json::from_str(include_str!("../data/flops.jsonl").lines().next().unwrap()).unwrap();
     let with = |optimizer: &str| {
         let mut job = row["job"].clone();
         job["optimizer"] = optimizer.into();
@@ -65,7 +66,8 @@ fn an_update_moves_what_its_ops_read_and_write() {
 /// What is computed again is counted apart, and is all that a checkpoint adds.
 #[test]
 fn a_checkpoint_adds_what_it_computes_again() {
-    let row: Value = serde_json::from_str(include_str!("../data/flops.jsonl").lines().next().unwrap()).unwrap();
+    let row: Value =
+        serde_json::from_str(include_str!("../data/flops.jsonl").lines().next().unwrap()).unwrap();
     let given = shared::plan_of(&row["job"]).unwrap();
     let options = Options { recompute: Recompute::Full, ..given.options.clone() };
     let checkpointed = plan(given.architecture.clone(), options).unwrap().steady.costs();

@@ -2,6 +2,7 @@
 //! what is not counted.
 
 mod candidates;
+mod costs;
 mod json;
 mod rows;
 
@@ -29,6 +30,8 @@ pub struct PlanReport<'a> {
     pub card: Option<&'a Card>,
     /// Plans with other options, by name.
     pub candidates: &'a [(String, Plan)],
+    /// Usual candidates that could not be planned: a name, and why.
+    pub left_out: &'a [(String, String)],
 }
 
 impl PlanReport<'_> {
@@ -105,8 +108,12 @@ impl Report for PlanReport<'_> {
             text(out, look.bold(), "candidates")?;
             self.candidate_table(look).write(out, look)?;
         }
+        for line in self.left_out_lines() {
+            text(out, look.faint(), &line)?;
+        }
         writeln!(out)?;
         text(out, look.faint(), &self.device_line())?;
+        text(out, look.faint(), &self.costs_line())?;
         for line in self.plan.not_counted() {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
         }
@@ -120,7 +127,8 @@ impl Report for PlanReport<'_> {
     fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let mut titles = vec!["step", "phase", "micro_batch", "peak_bytes", "end_bytes", "device_peak_bytes"];
         titles.extend(Category::ALL.map(Category::as_str));
-        titles.extend(["is_peak", "module", "op"]);
+        titles.extend(["is_peak", "module", "op", "flops", "recomputed_flops", "bytes_moved"]);
+        titles.extend(["to_host_bytes", "from_host_bytes"]);
         let peak = self.peak().phase;
         let rows = self.steps().into_iter().flat_map(|step| {
             step.phases.iter().map(move |phase| {
@@ -135,6 +143,14 @@ impl Report for PlanReport<'_> {
                 row.extend(Category::ALL.map(|c| phase.by_category.get(c).get().to_string()));
                 let is_peak = std::ptr::eq(phase, peak);
                 row.extend([is_peak.to_string(), phase.module.clone(), phase.op.to_owned()]);
+                let costs = phase.costs;
+                let counts = [costs.flops.total(), costs.recomputed.total(), costs.bytes_moved()];
+                row.extend(
+                    counts
+                        .into_iter()
+                        .chain([costs.host.to_host, costs.host.from_host])
+                        .map(|n| n.to_string()),
+                );
                 row
             })
         });
@@ -192,7 +208,11 @@ impl Report for PlanReport<'_> {
             writeln!(out)?;
             self.candidates_in_markdown(out)?;
         }
+        for line in self.left_out_lines() {
+            writeln!(out, "\n{}", markdown::escaped(&line))?;
+        }
         writeln!(out, "\n{}", markdown::escaped(&self.device_line()))?;
+        writeln!(out, "\n{}\n", markdown::escaped(&self.costs_line()))?;
         for line in self.plan.not_counted() {
             writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
@@ -201,6 +221,11 @@ impl Report for PlanReport<'_> {
 }
 
 impl PlanReport<'_> {
+    /// What was not tried and why.
+    fn left_out_lines(&self) -> impl Iterator<Item = String> {
+        self.left_out.iter().map(|(name, cause)| format!("{name} is left out: {cause}"))
+    }
+
     /// The phases with the peaks of both steps side by side; the bar is the step's that holds the peak.
     fn phases(&self, look: &Look) -> (Table, Option<String>) {
         let peak = self.peak();

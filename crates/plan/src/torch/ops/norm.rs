@@ -25,8 +25,7 @@ pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> 
     let parameter_dtype = weight.dtype();
     let needs: Vec<bool> = inputs.iter().map(|input| input.requires_grad()).collect();
     record(normed, &inputs, move |grad| {
-        let (_bias, x, weight) =
-            (saved.0.as_ref().map(|s| s.unpack()), saved.1.unpack(), saved.2.unpack());
+        let (_bias, x, weight) = (saved.0.as_ref().map(|s| s.unpack()), saved.1.unpack(), saved.2.unpack());
         let [mean, deviation] = statistics.each_ref().map(|s| s.unpack());
         let torch = grad.torch();
         torch.launch("native_layer_norm_backward");

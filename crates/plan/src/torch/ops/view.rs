@@ -71,9 +71,7 @@ pub(crate) fn clone(a: Tensor) -> Tensor {
 pub(crate) fn slice_last(a: impl Borrow<Tensor>, size: u64) -> Tensor {
     let a = a.borrow();
     let full = a.layout().packed();
-    view(a, a.layout().narrow_last(size), move |grad| {
-        like("slice_backward", grad, full.clone())
-    })
+    view(a, a.layout().narrow_last(size), move |grad| like("slice_backward", grad, full.clone()))
 }
 
 /// `torch.cat((a, b), dim=-1)`. Backward hands out slices of the gradient.
