@@ -30,6 +30,7 @@ pub mod catalogue;
 pub mod config;
 mod contributors;
 mod costs;
+mod explain;
 mod fit;
 mod ledger;
 mod model;
@@ -44,6 +45,7 @@ mod verdict;
 
 pub use contributors::Contributor;
 pub use costs::{Picoseconds, TheoreticalTime};
+pub use explain::{Explained, Explanation, When};
 pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};

@@ -12,7 +12,7 @@ use peakledger_input::Problem;
 use peakledger_plan::catalogue::{Card, ModelFile, card, open_model};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Plan, PlannedPhase, Step, Verdict, plan};
-use peakledger_report::PlanReport;
+use peakledger_report::{ExplainReport, PlanReport};
 use std::path::Path;
 
 /// Predict the memory of a training step, op by op, from a model's config
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Compare with what people usually change of a step too: recompute, LoRA, half the batch twice as often, and the like
     #[arg(long = "candidates", value_enum, value_name = "KIND")]
     usual: Option<UsualArg>,
+    /// Say how a number came about: a contributor as the plan lists it, a category, a module or state, cut short or with `*`
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["candidates", "usual", "save"])]
+    explain: Option<String>,
     /// The steps to show
     #[arg(long = "step", value_enum, default_value_t = StepArg::Both, value_name = "STEP")]
     shown: StepArg,
@@ -74,6 +77,17 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let architecture = Architecture::read(&model.config)?;
     let run = |step: &StepArgs| plan(architecture.clone(), step.options(gpu.as_ref())?);
     let planned = run(&args.step)?;
+    let step = match args.shown {
+        StepArg::First => Some(Step::First),
+        StepArg::Steady => Some(Step::Steady),
+        StepArg::Both => None,
+    };
+    if let Some(asked) = &args.explain {
+        let explanation = planned.explain(asked, step)?;
+        let (model, plan, explanation) = (&*model.name, &planned, &explanation);
+        output.write(&ExplainReport { model, asked, plan, step, explanation })?;
+        return Ok(answer(&planned, gpu.as_ref(), step, args.exit_code));
+    }
     let mut plans: Vec<(String, Plan)> = Vec::new();
     let mut left_out = Vec::new();
     // a candidate takes the place of a usual change of its name
@@ -89,11 +103,6 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         let plan = run(&other.step).map_err(|problem| of_candidate(&other.name, &args.step, problem))?;
         plans.push((other.name, plan));
     }
-    let step = match args.shown {
-        StepArg::First => Some(Step::First),
-        StepArg::Steady => Some(Step::Steady),
-        StepArg::Both => None,
-    };
     if let Some(path) = saved {
         save(path, output.force, &planned, step.unwrap_or(Step::Steady), &model.name)?;
     }

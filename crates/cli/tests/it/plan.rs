@@ -885,3 +885,51 @@ fn costs_are_kept_apart_from_savings() {
     assert!(with("--gpu t4")["costs"]["theoretical"].is_null(), "a T4 has no rate for bf16");
     assert!(!with("--gpu t4 --precision fp16")["costs"]["theoretical"].is_null());
 }
+
+/// How numbers came about, as people read it.
+#[test]
+fn what_is_behind_a_name() {
+    assert_snapshot!(bench().answer("plan config.json --explain activations --top 2"), @"
+    activations: 872.50 KiB of the 4.90 MiB peak in backward of the steady step
+
+    64.00 KiB  model.layers.*.input_layernorm: mul.Tensor
+      size   2 of [1, 128, 64] × 4 B (fp32) = 32,768 B, 32.00 KiB each
+      why    autograd keeps it for the backward of `mul.Tensor` in
+             model.layers.*.input_layernorm
+      from   mul.Tensor in forward, in model.layers.*.input_layernorm
+      until  sum.dim_IntList in backward, in model.layers.*.input_layernorm
+
+    64.00 KiB  model.layers.*.mlp.act_fn: silu
+      size   2 of [1, 128, 128] × 2 B (bf16) = 32,768 B, 32.00 KiB each
+      why    autograd keeps it for the backward of `mul.Tensor` in
+             model.layers.*.mlp
+      from   silu in forward, in model.layers.*.mlp.act_fn
+      until  mul.Tensor in backward, in model.layers.*.mlp
+
+    and 26 more, 744.50 KiB
+    ");
+    assert_snapshot!(bench().answer("plan config.json --explain kernel --attention eager --format markdown"), @r"
+    **kernel**: 16.75 MiB in the steady step, of storages that need not be there at once
+
+    | what | together | size | why | from | until |
+    | --- | ---: | --- | --- | --- | --- |
+    | step: cuBLAS workspace | 16.25 MiB | 2 of \[8519680\] × 1 B (byte) = 8,519,680 B, 8.13 MiB each | 32 MiB on Hopper and Blackwell, else 8.125 MiB, for each thread that multiplies: the loop's and autograd's (aten/src/ATen/cuda/CublasHandlePool.cpp) | before the step | it stays |
+    | model.layers.\*.self_attn: \_softmax_backward_data (kernel) | 512.00 KiB | 2 of \[65536\] × 4 B (fp32) = 262,144 B, 256.00 KiB each | inside the kernel: the product of gradient and output, in the wider of their types (aten/src/ATen/native/cuda/SoftMax.cu) | \_softmax_backward_data in backward, in model.layers.\*.self_attn | \_softmax_backward_data in backward, in model.layers.\*.self_attn |
+    ");
+    assert_snapshot!(bench().answer("plan config.json --explain model.norm.weight.exp_avg --format csv"), @r#"
+    name,category,detail,shape,dtype,requested_bytes,each_bytes,count,bytes,op,why,source,from,until
+    model.norm.weight.exp_avg,optimizer_state,,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
+    model.norm.weight.exp_avg_sq,optimizer_state,,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
+    "#);
+    assert_snapshot!(bench().refusal("plan config.json --explain gradiants"), @"
+    error: `--explain`: nothing of this step is named `gradiants`
+      help: did you mean `gradients`?
+    ");
+    let json = answer_json(&bench(), "plan config.json --explain model.layers.1.mlp.act_fn");
+    assert_eq!((&json["step"], &json["at_peak"], &json["bytes"]), (&json!("steady"), &json!(false), &json!(65_536)));
+    let silu = &json["parts"][0];
+    assert_eq!(silu["shape"], json!([1, 128, 128]));
+    assert_eq!(silu["from"], json!({"phase": "forward", "module": "model.layers.*.mlp.act_fn", "op": "silu"}));
+    let refusal = bench().refusal("plan config.json --explain batch --candidates common");
+    assert!(refusal.contains("--explain"), "{refusal}");
+}

@@ -147,6 +147,7 @@ fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Nod
             Some(Target { edge, layout: input.layout().clone(), dtype: input.dtype() })
         })
         .collect();
+    torch.note_node();
     Rc::new(Node::new(torch.next_sequence(), torch.module.get(), next, work, outputs))
 }
 
@@ -162,7 +163,10 @@ pub(crate) fn backward(loss: &Tensor) {
         deliver(&root, first.clone());
         ready.push(Ready(root.node));
         while let Some(Ready(node)) = ready.pop() {
-            torch.inside(node.module, || run(&node, &mut ready));
+            torch.inside(node.module, || {
+                torch.note_running(node.sequence);
+                run(&node, &mut ready);
+            });
         }
     });
     torch.in_backward.set(false);

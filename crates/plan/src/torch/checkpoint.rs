@@ -11,6 +11,7 @@ use std::rc::{Rc, Weak};
 pub(crate) fn checkpoint(input: Tensor, block: impl Fn(&Tensor) -> Tensor + 'static) -> Tensor {
     let torch = input.torch().clone();
     drop(input.kept()); // the mark stays; the block holds the tensor with its place in the graph
+    torch.note_checkpoint(&input);
     let block = move || block(&input);
     let frame = Rc::new(Frame {
         torch: torch.clone(),

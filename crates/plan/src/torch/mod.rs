@@ -10,6 +10,7 @@ pub(crate) mod autograd;
 pub(crate) mod checkpoint;
 pub(crate) mod cost;
 mod dtype;
+pub(crate) mod facts;
 pub(crate) mod kernel;
 mod layout;
 pub(crate) mod ops;
@@ -50,6 +51,8 @@ pub(crate) struct Torch {
     hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
     sequence: Cell<u32>,
     tally: cost::Tally,
+    /// What else is recorded, where somebody asks for it.
+    pub(crate) facts: RefCell<Option<facts::Facts>>,
 }
 
 const ACTIVATION: (Category, Option<Detail>) = (Category::Activation, None);
@@ -74,6 +77,7 @@ impl Torch {
             hooks: RefCell::new(Vec::new()),
             sequence: Cell::new(0),
             tally: cost::Tally::default(),
+            facts: RefCell::new(None),
         })
     }
 

@@ -123,10 +123,12 @@ pub(crate) enum Saved {
 impl Saved {
     /// The tensor again, for the backward formula that wants it.
     pub(crate) fn unpack(&self) -> Tensor {
-        match self {
+        let tensor = match self {
             Saved::Plain(tensor) => tensor.clone(),
             Saved::Packed(packed) => packed.unpack(),
-        }
+        };
+        tensor.torch().note_needed(&tensor);
+        tensor
     }
 }
 
@@ -181,7 +183,13 @@ impl Torch {
             role,
             copied_for: None,
         };
-        let id = if self.halted.get() { StorageId::NOWHERE } else { self.tape.borrow_mut().bear(stored) };
+        let id = match self.halted.get() {
+            true => StorageId::NOWHERE,
+            false => {
+                self.note(|facts| facts.layouts.push(layout.clone()));
+                self.tape.borrow_mut().bear(stored)
+            }
+        };
         Tensor { storage: Rc::new(Storage { torch: self.clone(), id }), layout, dtype, edge: None }
     }
 }
