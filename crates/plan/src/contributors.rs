@@ -61,40 +61,58 @@ impl Plan {
     }
 
     fn standing(&self, step: Step, moment: Moment) -> Vec<Contributor> {
-        // a kind and whether it passes: what the name says but for the layers, so that no name is given twice
-        let mut groups: BTreeMap<(Kind, bool), Group> = BTreeMap::new();
+        self.standing_groups(step, Some(moment)).into_iter().map(|(_, contributor)| contributor).collect()
+    }
+
+    /// The same, each with the key that its storages have; without a moment of all that the step holds at any time.
+    pub(crate) fn standing_groups(&self, step: Step, moment: Option<Moment>) -> Vec<(GroupKey, Contributor)> {
+        let mut groups: BTreeMap<GroupKey, Group> = BTreeMap::new();
         for stored in &self.tape.stored {
             let there = step
                 .interval(&self.tape, stored, Level::Op)
-                .is_some_and(|(from, to)| from <= moment && moment <= to);
+                .is_some_and(|(from, to)| moment.is_none_or(|moment| from <= moment && moment <= to));
             if !there || stored.device == Device::Cpu {
                 continue;
             }
-            let (kind, layer) = kind(&self.tape, stored);
+            let (key, layer) = group_key(&self.tape, stored);
             let (category, detail) = (stored.category, stored.detail);
             let empty = Group { bytes: 0, count: 0, layers: None, category, detail };
-            let passes = matches!(kind, Kind::Activations(_)) && detail.is_none();
-            let group = groups.entry((kind, passes)).or_insert(empty);
-            group.bytes += stored.bytes; // part of a total that fits
+            let group = groups.entry(key).or_insert(empty);
+            group.bytes = group.bytes.saturating_add(stored.bytes);
             group.count += 1;
             if let Some(layer) = layer {
                 let (first, last) = group.layers.unwrap_or((layer, layer));
                 group.layers = Some((first.min(layer), last.max(layer)));
             }
         }
-        let mut list: Vec<Contributor> = groups
-            .into_iter()
-            .map(|((kind, passes), group)| Contributor {
-                name: name(kind, passes, group.layers),
+        let contributor = |(key, group): (GroupKey, Group)| {
+            let contributor = Contributor {
+                name: name(key, group.layers),
                 category: group.category,
                 detail: group.detail,
                 bytes: Bytes::new(group.bytes),
                 count: group.count,
-            })
-            .collect();
-        list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+            };
+            (key, contributor)
+        };
+        let mut list: Vec<(GroupKey, Contributor)> = groups.into_iter().map(contributor).collect();
+        list.sort_by(|(_, a), (_, b)| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         list
     }
+}
+
+/// What a group's name says but for the layers, so that no name is given twice: a kind, and whether it passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupKey {
+    kind: Kind,
+    passes: bool,
+}
+
+/// The group that a storage belongs to, and the layer that it is in.
+pub(crate) fn group_key(tape: &Tape, stored: &Stored) -> (GroupKey, Option<u32>) {
+    let (kind, layer) = kind(tape, stored);
+    let passes = matches!(kind, Kind::Activations(_)) && stored.detail.is_none();
+    (GroupKey { kind, passes }, layer)
 }
 
 fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
@@ -160,7 +178,7 @@ impl Place {
     }
 }
 
-fn name(kind: Kind, passes: bool, layers: Option<(u32, u32)>) -> String {
+fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> String {
     let layers = match layers {
         None => String::new(),
         Some((first, last)) if first == last => format!(" · layer {first}"),

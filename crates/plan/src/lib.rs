@@ -29,6 +29,8 @@
 pub mod catalogue;
 pub mod config;
 mod contributors;
+mod costs;
+mod explain;
 mod fit;
 mod ledger;
 mod model;
@@ -43,8 +45,10 @@ mod update;
 mod verdict;
 
 pub use contributors::Contributor;
+pub use costs::{Picoseconds, TheoreticalTime};
+pub use explain::{Explained, Explanation, When};
 pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
-pub use torch::{Dtype, HostLink};
+pub use torch::{Costs, Dtype, Flops, HostBytes};
 pub use verdict::Verdict;

@@ -3,12 +3,12 @@
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::step::{self, Outcome};
-use crate::torch::tape::{HostLink, NEVER, Ran, Stored, Tape};
+use crate::torch::Costs;
+use crate::torch::tape::{Mark, NEVER, Once, Ran, Stored, Tape};
 use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
 use peakledger_core::{ByCategory, Bytes, Moment, Phase, Timeline};
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
-use std::ops::Range;
 
 /// A planned training step: the first one and the steady one, on one tape.
 #[derive(Debug)]
@@ -27,8 +27,6 @@ pub struct Plan {
     pub first: StepPlan,
     /// Every later step.
     pub steady: StepPlan,
-    /// Bytes that each step copies between device and host.
-    pub host_link: HostLink,
     pub(crate) tape: Tape,
 }
 
@@ -82,6 +80,8 @@ pub struct PlannedPhase {
     pub op: &'static str,
     /// The module that runs it.
     pub module: String,
+    /// What the phase costs apart from memory.
+    pub costs: Costs,
     pub(crate) moment: Moment,
 }
 
@@ -116,8 +116,7 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     }
     let first = StepPlan::read(&tape, Step::First).ok_or_else(too_big)?;
     let steady = StepPlan::read(&tape, Step::Steady).ok_or_else(too_big)?;
-    let host_link = tape.host_link;
-    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, host_link, tape })
+    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, tape })
 }
 
 /// What a total counts.
@@ -169,6 +168,11 @@ impl StepPlan {
         self.largest(|phase| phase.device_peak)
     }
 
+    /// What the step costs apart from memory.
+    pub fn costs(&self) -> Costs {
+        self.phases.iter().map(|phase| phase.costs).sum()
+    }
+
     fn largest(&self, of: impl Fn(&PlannedPhase) -> Bytes) -> At<'_> {
         let mut best: Option<&PlannedPhase> = None;
         for phase in &self.phases {
@@ -193,7 +197,8 @@ impl StepPlan {
             .slots()
             .iter()
             .zip(&phases)
-            .map(|(slot, op): (_, &PhaseTotal)| {
+            .zip(tape.marks.iter().zip(ends(tape)))
+            .map(|((slot, op), (mark, next)): ((_, &PhaseTotal), (&Mark, Moment))| {
                 let ran = tape.ran.get(step.on_tape(tape, op.moment).index());
                 PlannedPhase {
                     phase: slot.phase.clone(),
@@ -205,6 +210,7 @@ impl StepPlan {
                     host_peak: op.cpu,
                     op: ran.map_or("", |ran: &Ran| ran.op),
                     module: ran.map(|ran| tape.path(ran.module)).unwrap_or_default(),
+                    costs: step.costs(tape, mark, next),
                     moment: op.moment,
                 }
             })
@@ -220,8 +226,19 @@ impl Step {
         if self == Step::First {
             return moment;
         }
-        let cut = tape.once.iter().map(|once| moment.0.min(once.end).saturating_sub(once.start));
+        let before = |once: &Once| moment.0.min(once.moments.end).saturating_sub(once.moments.start);
+        let cut = tape.once.iter().map(before);
         Moment(moment.0 - cut.sum::<u32>())
+    }
+
+    /// What a phase of the tape costs in this step.
+    fn costs(self, tape: &Tape, mark: &Mark, next: Moment) -> Costs {
+        if self == Step::First {
+            return mark.costs;
+        }
+        let phase = mark.first.0..next.0;
+        let once = tape.once.iter().filter(|once| phase.contains(&once.moments.start));
+        mark.costs - once.map(|once| once.costs).sum()
     }
 
     /// The moment of the tape that a moment of this step is.
@@ -229,8 +246,8 @@ impl Step {
         if self == Step::First {
             return moment;
         }
-        let put_back = |moment: u32, once: &Range<u32>| {
-            if moment >= once.start { moment + (once.end - once.start) } else { moment }
+        let put_back = |moment: u32, Once { moments, .. }: &Once| {
+            if moment >= moments.start { moment + (moments.end - moments.start) } else { moment }
         };
         Moment(tape.once.iter().fold(moment.0, put_back))
     }
@@ -246,7 +263,7 @@ impl Step {
             Level::Op => (tracked, last),
             Level::Untracked => (birth, Moment(tracked.0.checked_sub(1)?.min(last.0))),
         };
-        let passed = || tape.once.iter().any(|once| once.start <= from.0 && to.0 < once.end);
+        let passed = || tape.once.iter().any(|once| once.moments.start <= from.0 && to.0 < once.moments.end);
         if from > to || (self == Step::Steady && !outlives && passed()) {
             return None;
         }
@@ -256,15 +273,18 @@ impl Step {
 
 /// The step's phases, each with its moments.
 fn timeline(tape: &Tape, step: Step) -> Option<Timeline> {
-    let end = tape.next();
-    let ends = tape.marks.iter().skip(1).map(|mark| mark.first).chain([end]);
     let mut timeline = Timeline::empty();
-    for (mark, end) in tape.marks.iter().zip(ends) {
+    for (mark, end) in tape.marks.iter().zip(ends(tape)) {
         let [first, end] = [mark.first, end].map(|moment| step.within(tape, moment).0);
         let moments = NonZeroU32::new(end.checked_sub(first)?)?;
         timeline.try_push(mark.phase.clone(), mark.micro_batch, moments).then_some(())?;
     }
     Some(timeline)
+}
+
+/// The moment after each phase of the tape.
+fn ends(tape: &Tape) -> impl Iterator<Item = Moment> {
+    tape.marks.iter().skip(1).map(|mark| mark.first).chain([tape.next()])
 }
 
 /// The storages of a step as stays on its timeline.

@@ -9,6 +9,7 @@ use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
 use crate::torch::autograd::{Leaf, backward};
+use crate::torch::facts::Facts;
 use crate::torch::offload::{HostParameter, ParameterOffload};
 use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
 use crate::torch::{Dtype, Layout, Tensor, Torch};
@@ -31,9 +32,20 @@ pub(crate) struct Outcome {
 /// # Errors
 /// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
+    run_recording(arch, options, seq_len, None).map(|(outcome, _)| outcome)
+}
+
+/// The same, with more facts than a plan needs where a place for them is given.
+pub(crate) fn run_recording(
+    arch: &Architecture,
+    options: &Options,
+    seq_len: u64,
+    facts: Option<Facts>,
+) -> Result<(Outcome, Option<Facts>), Problem> {
     let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
     let torch = Torch::new(ops, options.capability);
+    torch.facts.replace(facts);
     let mut build = Builder::new(torch.clone(), options);
     let run = Run {
         attend: Attend::choose(&arch.shape, options),
@@ -81,7 +93,8 @@ pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Resul
     loop_.step(&mut optimizers);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
     torch.offload.borrow_mut().take(); // it holds tensors, and these the session
-    Ok(Outcome { tape, parameters, trainable })
+    let facts = torch.facts.take();
+    Ok((Outcome { tape, parameters, trainable }, facts))
 }
 
 /// Every parameter as one that lies on the host.

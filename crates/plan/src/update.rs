@@ -63,7 +63,7 @@ impl<'a> Update<'a> {
 
     /// A backward pass has ended: gradients are copied to an optimizer on the host as they are made.
     pub(crate) fn backward_ended(&self) {
-        self.torch.tape.borrow_mut().host_link.to_host += self.bytes_on_host();
+        self.torch.sends_to_host(self.bytes_on_host());
     }
 
     fn bytes_on_host(&self) -> u64 {
@@ -75,7 +75,7 @@ impl<'a> Update<'a> {
 
     /// The update phase. The optimizers are left with the state that they made.
     pub(crate) fn run(&self, scaler: Option<&GradScaler>, optimizers: &mut Vec<Optimizer>) {
-        let _found_inf = scaler.map(GradScaler::unscale);
+        let _found_inf = scaler.map(|scaler| scaler.unscale(&self.trained));
         let with_masters = self.options.master_weights.is_some();
         if with_masters {
             self.copy_gradients();
@@ -94,7 +94,7 @@ impl<'a> Update<'a> {
         if with_masters {
             self.torch.launch("copy_");
         }
-        self.torch.tape.borrow_mut().host_link.from_host += self.bytes_on_host();
+        self.torch.fetches_from_host(self.bytes_on_host());
     }
 
     /// `zero_grad()` with gradients set to None.

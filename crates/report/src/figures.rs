@@ -1,6 +1,7 @@
 //! Figures derived from bytes: shares in whole per mille, signed differences.
 
 use peakledger_core::Bytes;
+use peakledger_plan::Picoseconds;
 use std::fmt;
 
 /// A part of a whole in percent with one digit, rounded half up in integers: `36.4 %`.
@@ -56,6 +57,36 @@ pub(crate) fn less_or_more(saving: i128) -> String {
     }
 }
 
+/// FLOPs in three digits or so: `31.2 TFLOP`.
+pub(crate) fn flop(flops: u128) -> String {
+    const UNITS: [&str; 7] = ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"];
+    let mut unit = 1_u128;
+    let mut units = UNITS.iter().peekable();
+    loop {
+        let name = units.next().copied().unwrap_or_default();
+        if units.peek().is_none() || flops < unit * 1000 {
+            let tenths = (flops * 10 + unit / 2) / unit;
+            return match unit {
+                1 => format!("{flops} {name}"),
+                _ => format!("{}.{} {name}", tenths / 10, tenths % 10),
+            };
+        }
+        unit *= 1000;
+    }
+}
+
+/// A time in seconds, for machine formats.
+#[allow(clippy::cast_precision_loss)] // for people; the exact counts are given with it
+pub(crate) fn seconds(time: Picoseconds) -> f64 {
+    time.0 as f64 / 1e12
+}
+
+/// A difference of times in seconds, for machine formats.
+#[allow(clippy::cast_precision_loss)] // for people; the exact counts are given with it
+pub(crate) fn signed_seconds(picoseconds: i128) -> f64 {
+    picoseconds as f64 / 1e12
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +98,14 @@ mod tests {
         assert_eq!(percent(1, 2000), "0.1 %");
         assert_eq!(percent(0, 0), "0.0 %");
         assert_eq!(percent(u64::MAX, u64::MAX), "100.0 %");
+    }
+
+    #[test]
+    fn flops_have_three_digits_or_so() {
+        let said = [0, 999, 1_000, 31_249_000_000_000, 999_960_000_000, u128::from(u64::MAX)];
+        let said = said.map(flop);
+        let wanted = ["0 FLOP", "999 FLOP", "1.0 kFLOP", "31.2 TFLOP", "1000.0 GFLOP", "18.4 EFLOP"];
+        assert_eq!(said, wanted);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod check;
 mod compare;
 mod csv_table;
+mod explain;
 mod figures;
 mod fit;
 mod json;
@@ -22,6 +23,7 @@ mod verdict;
 
 pub use check::CheckReport;
 pub use compare::{Candidate, CompareReport};
+pub use explain::ExplainReport;
 pub use fit::{AS_GIVEN, FitReport, FitRow};
 pub use list::{Entry, ListReport};
 pub use look::Look;

@@ -4,14 +4,15 @@ use super::config_of;
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, target};
 use crate::output::{self, Output, Target};
-use crate::step_args::{StepArgs, candidates, of_candidate};
+use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
+use crate::usual::{Change, changes};
 use clap::ValueEnum;
 use peakledger_core::document::Document;
 use peakledger_input::Problem;
 use peakledger_plan::catalogue::{Card, ModelFile, card, open_model};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Plan, PlannedPhase, Step, Verdict, plan};
-use peakledger_report::PlanReport;
+use peakledger_report::{ExplainReport, PlanReport};
 use std::path::Path;
 
 /// Predict the memory of a training step, op by op, from a model's config
@@ -31,6 +32,12 @@ pub(crate) struct Args {
     /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
     candidates: Vec<String>,
+    /// Compare with what people usually change of a step too: recompute, LoRA, half the batch twice as often, and the like
+    #[arg(long = "candidates", value_enum, value_name = "KIND")]
+    usual: Option<UsualArg>,
+    /// Say how a number came about: a contributor as the plan lists it, a category, a module or state, cut short or with `*`
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["candidates", "usual", "save"])]
+    explain: Option<String>,
     /// The steps to show
     #[arg(long = "step", value_enum, default_value_t = StepArg::Both, value_name = "STEP")]
     shown: StepArg,
@@ -50,6 +57,12 @@ enum StepArg {
     Both,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum UsualArg {
+    /// The usual changes, each by itself
+    Common,
+}
+
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let candidates = candidates(&args.candidates, &args.step)?;
     if args.exit_code && args.gpu.is_none() {
@@ -64,23 +77,43 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let architecture = Architecture::read(&model.config)?;
     let run = |step: &StepArgs| plan(architecture.clone(), step.options(gpu.as_ref())?);
     let planned = run(&args.step)?;
-    let candidates: Vec<(String, Plan)> = candidates
-        .into_iter()
-        .map(|other| match run(&other.step) {
-            Ok(planned) => Ok((other.name, planned)),
-            Err(problem) => Err(of_candidate(&other.name, &args.step, problem)),
-        })
-        .collect::<Result<_, _>>()?;
     let step = match args.shown {
         StepArg::First => Some(Step::First),
         StepArg::Steady => Some(Step::Steady),
         StepArg::Both => None,
     };
+    if let Some(asked) = &args.explain {
+        let explanation = planned.explain(asked, step)?;
+        let (model, plan, explanation) = (&*model.name, &planned, &explanation);
+        output.write(&ExplainReport { model, asked, plan, step, explanation })?;
+        return Ok(answer(&planned, gpu.as_ref(), step, args.exit_code));
+    }
+    let mut plans: Vec<(String, Plan)> = Vec::new();
+    let mut left_out = Vec::new();
+    // a candidate takes the place of a usual change of its name
+    let is_asked = |change: &Change| candidates.iter().any(|candidate| candidate.name == change.name);
+    for change in args.usual.iter().flat_map(|_| changes(&planned.options)).filter(|change| !is_asked(change))
+    {
+        match Candidate::of(&change.name, &change.options, &args.step).and_then(|other| run(&other.step)) {
+            Ok(plan) => plans.push((change.name, plan)),
+            Err(problem) => left_out.push((change.name, problem.cause)),
+        }
+    }
+    for other in candidates {
+        let plan = run(&other.step).map_err(|problem| of_candidate(&other.name, &args.step, problem))?;
+        plans.push((other.name, plan));
+    }
     if let Some(path) = saved {
         save(path, output.force, &planned, step.unwrap_or(Step::Steady), &model.name)?;
     }
-    let report =
-        PlanReport { name: &model.name, plan: &planned, step, card: gpu.as_ref(), candidates: &candidates };
+    let report = PlanReport {
+        name: &model.name,
+        plan: &planned,
+        step,
+        card: gpu.as_ref(),
+        candidates: &plans,
+        left_out: &left_out,
+    };
     output.write(&report)?;
     Ok(answer(&planned, gpu.as_ref(), step, args.exit_code))
 }

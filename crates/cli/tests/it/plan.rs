@@ -72,6 +72,8 @@ fn a_table() {
 
     device peak 21.77 MiB with the batch and kernel memory, in backward of the
     steady step
+    costs of the steady step: 130.9 MFLOP; 45.13 MiB moved on the card; Tesla T4 has
+    no rate for a type that is multiplied, so there is no theoretical time
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     not counted: what the caching allocator adds to a request (it leaves up to 1 MiB
@@ -144,6 +146,8 @@ fn a_table_on_forty_columns() {
     device peak 21.15 MiB with the batch and
     kernel memory, in backward of the steady
     step
+    costs of the steady step: 135.1 MFLOP;
+    35.58 MiB moved on the card
     not counted: the little that other
                  kernels allocate inside
                  themselves (sorting,
@@ -200,6 +204,7 @@ fn a_table_in_ascii() {
 
     device peak 21.93 MiB with the batch and kernel memory, in backward.1 of the
     steady step
+    costs of the steady step: 540.5 MFLOP; 102.99 MiB moved on the card
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     not counted: what the caching allocator adds to a request (it leaves up to 1 MiB
@@ -222,13 +227,13 @@ fn one_step_alone() {
 #[test]
 fn csv() {
     assert_snapshot!(bench().answer("plan config.json --format csv --step steady"), @"
-    step,phase,micro_batch,peak_bytes,end_bytes,device_peak_bytes,host_peak_bytes,parameter,master_weight,gradient,optimizer_state,activation,workspace,communication_buffer,is_peak,module,op
-    steady,load,,2429440,2429440,19470848,0,810496,0,0,1618944,0,0,0,false,,end of phase
-    steady,forward,0,3887104,3854336,20928512,0,810496,0,0,1618944,1457664,0,0,false,lm_head,mm
-    steady,loss,0,4880896,4112896,21922304,0,810496,0,0,1618944,2451456,0,0,false,loss_function,nll_loss_forward
-    steady,backward,0,5135360,3239424,22176768,0,810496,0,0,1618944,1681408,1024512,0,true,loss_function,_log_softmax_backward_data
-    steady,update,,4048384,3238912,21089792,0,810496,0,809472,1618944,0,809472,0,false,optimizer,_foreach_sqrt
-    steady,zero_grad,,3238912,2429440,20280320,0,810496,0,809472,1618944,0,0,0,false,,zero_grad
+    step,phase,micro_batch,peak_bytes,end_bytes,device_peak_bytes,host_peak_bytes,parameter,master_weight,gradient,optimizer_state,activation,workspace,communication_buffer,is_peak,module,op,flops,recomputed_flops,bytes_moved,to_host_bytes,from_host_bytes
+    steady,load,,2429440,2429440,19470848,0,810496,0,0,1618944,0,0,0,false,,end of phase,0,0,0,0,0
+    steady,forward,0,3887104,3854336,20928512,0,810496,0,0,1618944,1457664,0,0,false,lm_head,mm,43646976,0,5468496,0,0
+    steady,loss,0,4880896,4112896,21922304,0,810496,0,0,1618944,2451456,0,0,false,loss_function,nll_loss_forward,0,0,1795600,0,0
+    steady,backward,0,5135360,3239424,22176768,0,810496,0,0,1618944,1681408,1024512,0,true,loss_function,_log_softmax_backward_data,91488256,0,13875716,0,0
+    steady,update,,4048384,3238912,21089792,0,810496,0,809472,1618944,0,809472,0,false,optimizer,_foreach_sqrt,0,0,16163840,0,0
+    steady,zero_grad,,3238912,2429440,20280320,0,810496,0,809472,1618944,0,0,0,false,,zero_grad,0,0,0,0,0
     ");
     let both = bench().answer("plan config.json --format csv");
     assert_eq!(both.lines().count(), 13, "titles, and six phases of two steps");
@@ -273,6 +278,9 @@ fn markdown() {
     and 15 more, 3.15 MiB
 
     device peak 21.15 MiB with the batch and kernel memory, in backward of the steady step
+
+    costs of the steady step: 135.1 MFLOP; 35.58 MiB moved on the card
+
     Not counted: the little that other kernels allocate inside themselves (sorting, reductions, cuBLASLt)
     Not counted: what the caching allocator adds to a request (it leaves up to 1 MiB of a large block unsplit) and what it reserves beyond that (fragmentation, whole segments)
     ");
@@ -521,11 +529,11 @@ fn candidates_beside_the_step() {
     let table = &out[out.find("candidates").unwrap()..out.find("device peak").unwrap()];
     assert_snapshot!(table, @"
     candidates
-                        peak     saves  in                most moved
-    baseline       20.99 MiB            backward, steady
-    recompute      15.30 MiB  5.69 MiB  backward, steady  activation -5.69 MiB
-    smaller batch  11.80 MiB  9.20 MiB  backward, steady  activation -5.29 MiB
-    as it is       20.99 MiB       0 B  backward, steady
+                        peak     saves          cost  in
+    baseline       20.99 MiB               1.1 GFLOP  backward, steady
+    recompute      15.30 MiB  5.69 MiB  +184.5 MFLOP  backward, steady
+    smaller batch  11.80 MiB  9.20 MiB  -540.5 MFLOP  backward, steady
+    as it is       20.99 MiB       0 B       +0 FLOP  backward, steady
     ");
     let json = command.args(["--format", "json"]).output().unwrap();
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -570,17 +578,17 @@ fn candidates_on_a_card() {
     ");
     assert_snapshot!(table(answer("317MiB", &three, &[])), @"
     candidates
-                    peak  fits                         saves  in
-    baseline   20.99 MiB  no: 6.36 MiB short                  backward, steady
-    recompute  15.30 MiB  no: 688.25 KiB short      5.69 MiB  backward, steady
-    half       11.80 MiB  yes: 2.84 MiB to spare    9.20 MiB  backward, steady
-    twice      39.39 MiB  no: 24.77 MiB short     -18.39 MiB  backward, steady
+                    peak  fits                         saves          cost
+    baseline   20.99 MiB  no: 6.36 MiB short                     1.1 GFLOP
+    recompute  15.30 MiB  no: 688.25 KiB short      5.69 MiB  +184.5 MFLOP
+    half       11.80 MiB  yes: 2.84 MiB to spare    9.20 MiB  -540.5 MFLOP
+    twice      39.39 MiB  no: 24.77 MiB short     -18.39 MiB    +1.1 GFLOP
     ");
     assert_snapshot!(table(answer("1GiB", &three[..1], &["--ascii"])), @"
     candidates
-                    peak  fits                         saves  in
-    baseline   20.99 MiB  yes: 700.64 MiB to spare            backward, steady
-    recompute  15.30 MiB  yes: 706.33 MiB to spare  5.69 MiB  backward, steady
+                    peak  fits                         saves          cost
+    baseline   20.99 MiB  yes: 700.64 MiB to spare               1.1 GFLOP
+    recompute  15.30 MiB  yes: 706.33 MiB to spare  5.69 MiB  +184.5 MFLOP
     ");
     assert_snapshot!(heading(answer("200MiB", &three, &[])), @"
     peak 20.99 MiB in backward of the steady step
@@ -610,12 +618,12 @@ fn candidates_on_a_card() {
     it fits with half (2.84 MiB to spare)
     ");
     assert_snapshot!(&markdown[markdown.find("| candidate").unwrap()..markdown.find("device peak 3").unwrap()], @"
-    | candidate | peak | fits | saves | in | most moved |
-    | --- | ---: | --- | ---: | --- | --- |
-    | baseline | 20.99 MiB | no: 6.36 MiB short |  | backward, steady |  |
-    | recompute | 15.30 MiB | no: 688.25 KiB short | 5.69 MiB | backward, steady | activation -5.69 MiB |
-    | half | 11.80 MiB | yes: 2.84 MiB to spare | 9.20 MiB | backward, steady | activation -5.29 MiB |
-    | twice | 39.39 MiB | no: 24.77 MiB short | -18.39 MiB | backward, steady | activation +10.58 MiB |
+    | candidate | peak | fits | saves | cost | in | most moved | for it |
+    | --- | ---: | --- | ---: | ---: | --- | --- | --- |
+    | baseline | 20.99 MiB | no: 6.36 MiB short |  | 1.1 GFLOP | backward, steady |  |  |
+    | recompute | 15.30 MiB | no: 688.25 KiB short | 5.69 MiB | +184.5 MFLOP | backward, steady | activation -5.69 MiB | 184.5 MFLOP again |
+    | half | 11.80 MiB | yes: 2.84 MiB to spare | 9.20 MiB | -540.5 MFLOP | backward, steady | activation -5.29 MiB |  |
+    | twice | 39.39 MiB | no: 24.77 MiB short | -18.39 MiB | +1.1 GFLOP | backward, steady | activation +10.58 MiB |  |
     ");
 
     let json: Value = serde_json::from_str(&answer("317MiB", &three, &["--format", "json"])).unwrap();
@@ -846,4 +854,111 @@ fn a_sequence_beyond_the_models_limit_is_planned_and_said() {
     assert!(text(&plan["assumptions"]["batch"]).contains("longer than the model's limit of 128"));
     let said = Bench::new().refusal("plan gpt2 --seq-len 1025");
     assert!(said.contains("1024 learned positions"), "{said}");
+}
+
+/// The answer with arguments that have blanks in them.
+fn with_more(bench: &Bench, arguments: &str, more: &[&str]) -> String {
+    let ran = bench.command(arguments).args(more).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+/// `--candidates common` tries what `fit` tries, says what it left out, and gives way to a candidate of the same name.
+#[test]
+fn the_usual_candidates() {
+    let bench = bench();
+    // objects of serde_json are sorted by name, so the order is read off the table
+    let names = |more: &[&str]| -> Vec<String> {
+        let table = with_more(&bench, "plan config.json --batch 2 --candidates common", more);
+        let rows = table.lines().skip_while(|line| !line.starts_with("baseline")).skip(1);
+        rows.map_while(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
+    };
+    let usual = names(&[]);
+    let tried = answer_json(&bench, "fit config.json --batch 2 --gpu 80GiB");
+    let tried = tried["rows"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap());
+    assert_eq!(usual, tried.filter(|name| *name != "as given").collect::<Vec<_>>());
+    assert!(["recompute", "fused", "accumulate", "LoRA"].iter().all(|name| usual.iter().any(|n| n == name)));
+    let own = names(&["--candidate", "LoRA: --lora r=4"]);
+    assert_eq!((own.len(), own.last().unwrap().as_str()), (usual.len(), "LoRA"));
+    let experts = answer_json(&bench, "plan mixtral-8x7b --candidates common");
+    assert_eq!(experts["left_out"][0]["name"], "QLoRA");
+}
+
+/// A time only where the card's rates are known, for the types that are multiplied; what a checkpoint adds is what it
+/// computes again.
+#[test]
+fn costs_are_kept_apart_from_savings() {
+    let bench = bench();
+    let with = |options: &str| -> Value {
+        let candidate = ["--candidate", "recompute: --recompute full"];
+        let answer = with_more(&bench, &format!("plan config.json --format json {options}"), &candidate);
+        serde_json::from_str(&answer).unwrap()
+    };
+    let plain = with("");
+    assert!(plain["costs"]["theoretical"].is_null());
+    let added = &plain["candidates"]["recompute"]["added"];
+    assert_eq!(added["flops"], added["recomputed_flops"]);
+    assert!(added["flops"].as_u64().unwrap() > 0 && added["theoretical_seconds"].is_null());
+    let phases = plain["costs"]["phases"].as_array().unwrap();
+    let flops = phases.iter().map(|phase| phase["flops"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(plain["costs"]["flops"].as_u64().unwrap(), flops);
+    let timed = with("--gpu a100-80gb");
+    assert!(timed["costs"]["theoretical"]["step_seconds"].as_f64().unwrap() > 0.0);
+    assert!(timed["candidates"]["recompute"]["added"]["theoretical_seconds"].as_f64().unwrap() > 0.0);
+    assert!(with("--gpu t4")["costs"]["theoretical"].is_null(), "a T4 has no rate for bf16");
+    assert!(!with("--gpu t4 --precision fp16")["costs"]["theoretical"].is_null());
+}
+
+/// How numbers came about, as people read it.
+#[test]
+fn what_is_behind_a_name() {
+    assert_snapshot!(bench().answer("plan config.json --explain activations --top 2"), @"
+    activations: 872.50 KiB of the 4.90 MiB peak in backward of the steady step
+
+    64.00 KiB  model.layers.*.input_layernorm: mul.Tensor
+      size   2 of [1, 128, 64] × 4 B (fp32) = 32,768 B, 32.00 KiB each
+      why    autograd keeps it for the backward of `mul.Tensor` in
+             model.layers.*.input_layernorm
+      from   mul.Tensor in forward, in model.layers.*.input_layernorm
+      until  sum.dim_IntList in backward, in model.layers.*.input_layernorm
+
+    64.00 KiB  model.layers.*.mlp.act_fn: silu
+      size   2 of [1, 128, 128] × 2 B (bf16) = 32,768 B, 32.00 KiB each
+      why    autograd keeps it for the backward of `mul.Tensor` in
+             model.layers.*.mlp
+      from   silu in forward, in model.layers.*.mlp.act_fn
+      until  mul.Tensor in backward, in model.layers.*.mlp
+
+    and 26 more, 744.50 KiB
+    ");
+    assert_snapshot!(bench().answer("plan config.json --explain kernel --attention eager --format markdown"), @r"
+    **kernel**: 16.75 MiB in the steady step, of storages that need not be there at once
+
+    | what | together | size | why | from | until |
+    | --- | ---: | --- | --- | --- | --- |
+    | step: cuBLAS workspace | 16.25 MiB | 2 of \[8519680\] × 1 B (byte) = 8,519,680 B, 8.13 MiB each | 32 MiB on Hopper and Blackwell, else 8.125 MiB, for each thread that multiplies: the loop's and autograd's (aten/src/ATen/cuda/CublasHandlePool.cpp) | before the step | it stays |
+    | model.layers.\*.self_attn: \_softmax_backward_data (kernel) | 512.00 KiB | 2 of \[65536\] × 4 B (fp32) = 262,144 B, 256.00 KiB each | inside the kernel: the product of gradient and output, in the wider of their types (aten/src/ATen/native/cuda/SoftMax.cu) | \_softmax_backward_data in backward, in model.layers.\*.self_attn | \_softmax_backward_data in backward, in model.layers.\*.self_attn |
+    ");
+    assert_snapshot!(bench().answer("plan config.json --explain model.norm.weight.exp_avg --format csv"), @r#"
+    name,category,detail,shape,dtype,requested_bytes,each_bytes,count,bytes,op,why,source,from,until
+    model.norm.weight.exp_avg,optimizer_state,,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
+    model.norm.weight.exp_avg_sq,optimizer_state,,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
+    "#);
+    assert_snapshot!(bench().refusal("plan config.json --explain gradiants"), @"
+    error: `--explain`: nothing of this step is named `gradiants`
+      help: did you mean `gradients`?
+    ");
+    let json = answer_json(&bench(), "plan config.json --explain model.layers.1.mlp.act_fn");
+    assert_eq!(
+        (&json["step"], &json["at_peak"], &json["bytes"]),
+        (&json!("steady"), &json!(false), &json!(65_536))
+    );
+    let silu = &json["parts"][0];
+    assert_eq!(silu["shape"], json!([1, 128, 128]));
+    assert_eq!(
+        silu["from"],
+        json!({"phase": "forward", "module": "model.layers.*.mlp.act_fn", "op": "silu"})
+    );
+    let refusal = bench().refusal("plan config.json --explain batch --candidates common");
+    assert!(refusal.contains("--explain"), "{refusal}");
 }

@@ -1,5 +1,6 @@
 //! Cards: total memory as `torch.cuda.get_device_properties().total_memory` has it, which is less than the box says.
 
+use super::speeds::{self, Speeds};
 use peakledger_core::Bytes;
 use peakledger_input::{Problem, near, quoted};
 use serde::Deserialize;
@@ -20,6 +21,8 @@ pub struct Card {
     pub source: String,
     /// The CUDA context of a process on it, where that was measured.
     pub context: Option<Bytes>,
+    /// Its peak rates, where it is a known card.
+    pub speeds: Option<Speeds>,
 }
 
 /// The CUDA context of a process, with modules loaded lazily, where it was not measured: about 300 MB
@@ -37,6 +40,7 @@ struct Entry {
     compute_capability: String,
     source: String,
     context_bytes: Option<u64>,
+    speeds: speeds::Entry,
 }
 
 /// A card that is known, and the other names that it goes by.
@@ -63,6 +67,7 @@ impl Known {
             capability,
             source: entry.source,
             context: entry.context_bytes.map(Bytes::new),
+            speeds: Some(entry.speeds.into()),
         };
         Known { card, aliases: entry.aliases }
     }
@@ -104,7 +109,8 @@ pub fn card(name: &str) -> Result<Card, Problem> {
     let wanted = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
     if let Some(total) = amount(name)? {
         let (name, source) = (name.trim().to_owned(), "as given".to_owned());
-        return Ok(Card { name, full_name: None, total, capability: None, source, context: None });
+        let (full_name, capability, context, speeds) = (None, None, None, None);
+        return Ok(Card { name, full_name, total, capability, source, context, speeds });
     }
     let mend = match near(&wanted, cards().map(|card| card.name.as_str())) {
         Some(near) => format!(
@@ -162,6 +168,14 @@ mod tests {
                 card.capability.is_some() && card.total > Bytes::new(4 << 30) && !card.source.is_empty(),
                 "{name}"
             );
+            let speeds = card.speeds.unwrap();
+            let is_half = |rate: Option<u64>| rate.is_none_or(|rate| rate > speeds.fp32);
+            assert!(
+                is_half(speeds.fp16) && is_half(speeds.bf16) && speeds.memory > 100_000_000_000,
+                "{name}"
+            );
+            assert_eq!(speeds.bf16.is_some(), card.capability >= Some((8, 0)), "{name}");
+            assert!(!speeds.source.is_empty(), "{name}");
         }
     }
 

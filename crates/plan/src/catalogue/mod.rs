@@ -5,6 +5,8 @@
 
 mod cards;
 mod models;
+mod speeds;
 
 pub use cards::{CUDA_CONTEXT, Card, card, cards};
 pub use models::{Model, ModelFile, models, open_model};
+pub use speeds::{HostLink, Speeds};

@@ -1,8 +1,9 @@
 //! `torch.optim.Adafactor` (`torch/optim/_adafactor.py`), a parameter at a time: a row and a column of variances for a matrix,
 //! the whole for a vector; each step builds the estimate again, as large as the parameter.
 
-use super::state_of;
+use super::{passes, state_of};
 use crate::nn::Parameter;
+use crate::torch::cost::product_flops;
 use crate::torch::{Layout, Tensor, Torch};
 use std::rc::Rc;
 
@@ -49,6 +50,7 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter]) {
             torch.launch("lerp_.Scalar");
             let product = if sizes.len() == 2 { "mm" } else { "bmm" };
             _var_estimate = Some(make(product, layout));
+            torch.multiplies(product_flops(layout.numel(), 1), dtype);
             drop(make("mean.dim", &without(without(sizes, 1).sizes(), 2)));
         } else {
             _grad_squared = Some(make("mul.Tensor", layout));
@@ -58,5 +60,9 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter]) {
         _update = _var_estimate.clone();
         number("linalg_vector_norm");
         torch.launch("add_.Tensor");
+        // the norm of the parameter, the gradient twice (its rows and columns; its square, with `lerp_` and `clone`), then
+        // `clamp_`, `rsqrt_`, `mul_`, the norm of the update, `add_`; the factors of a matrix are next to nothing
+        let of_kind = if is_matrix(parameter) { 2 } else { 1 + 2 + 1 };
+        passes(torch, std::slice::from_ref(parameter), 1 + of_kind + 2 + 2 + 3 + 1 + 3);
     }
 }

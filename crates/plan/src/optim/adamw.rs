@@ -1,18 +1,28 @@
 //! `torch.optim.AdamW` (`torch/optim/adam.py`): two moments in the parameter's type, and a square root that costs a copy
 //! of the whole model (foreach), of the largest parameter twice (for-loop) or nothing (fused).
 
-use super::{foreach_like, state_of};
+use super::{foreach_like, passes, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use std::rc::Rc;
 
+/// Parameter, gradient and both moments in, all but the gradient out.
+const FUSED: u64 = 4 + 3;
+/// The ops of `_multi_tensor_adam` as of `_single_tensor_adam`: `mul_`, `lerp_`, `mul_`, `addcmul_`, `sqrt`, the division,
+/// `add_`, `addcdiv_`. What `empty` counts, the tensors that they make, is taken off below.
+const PLAIN: u64 = 2 + 3 + 2 + 3 + 2 + 2 + 2 + 4;
+
 pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: OptimizerImpl) {
     match implementation {
-        OptimizerImpl::Fused => torch.launch("_fused_adamw_"),
+        OptimizerImpl::Fused => {
+            torch.launch("_fused_adamw_");
+            passes(torch, parameters, FUSED);
+        }
         OptimizerImpl::Foreach => {
             let _root = foreach_like(torch, parameters, "_foreach_sqrt");
             torch.launch("_foreach_addcdiv_.ScalarList");
+            passes(torch, parameters, PLAIN - 1);
         }
         OptimizerImpl::ForLoop => {
             let mut _denominator: Option<Tensor> = None;
@@ -28,6 +38,7 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: 
                 _denominator = Some(quotient);
                 torch.launch("addcdiv_");
             }
+            passes(torch, parameters, PLAIN - 2);
         }
     }
 }

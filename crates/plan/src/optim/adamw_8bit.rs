@@ -44,5 +44,9 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter]) {
         } else {
             "optimizer_update_32bit"
         });
+        // parameter and gradient in, parameter out; both moments in and out
+        let numbers = parameter.tensor.layout().numel();
+        let moment = if is_8bit(parameter) { 1 } else { 4 };
+        torch.moves(numbers.saturating_mul(3 * parameter.tensor.dtype().width() + 4 * moment));
     }
 }

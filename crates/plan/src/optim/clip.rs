@@ -2,6 +2,7 @@
 //! factor; gradients are scaled in place. As torch's tracker runs it, a gradient at a time; a card takes `_foreach_norm`,
 //! which allocates the same.
 
+use super::passes;
 use crate::nn::Parameter;
 use crate::torch::{Dtype, Layout, Tensor};
 
@@ -14,6 +15,7 @@ pub(crate) fn clip_grad_norm(parameters: &[Parameter]) {
     };
     let norms: Vec<Tensor> =
         parameters.iter().map(|p| make("linalg_vector_norm", &[], p.tensor.dtype())).collect();
+    passes(torch, parameters, 1);
     let dtype = first.tensor.dtype();
     let stacked = make("stack", &[u64::try_from(norms.len()).unwrap_or(u64::MAX)], dtype);
     let _total = make("linalg_vector_norm", &[], dtype);
@@ -24,4 +26,5 @@ pub(crate) fn clip_grad_norm(parameters: &[Parameter]) {
     drop((shifted, inverse));
     let _clamped = make("clamp", &[], dtype);
     torch.launch("mul_.Tensor");
+    passes(torch, parameters, 2);
 }

@@ -1,5 +1,7 @@
 //! `torch.amp.GradScaler` (`torch/amp/grad_scaler.py`): scalars of a block each, and a loss multiplied by one of them.
 
+use super::passes;
+use crate::nn::Parameter;
 use crate::torch::{Dtype, Layout, Tensor, Torch, ops};
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -28,7 +30,7 @@ impl GradScaler {
     }
 
     /// `scaler.unscale_(optimizer)`: what it leaves stays until the scaler is updated.
-    pub(crate) fn unscale(&self) -> Tensor {
+    pub(crate) fn unscale(&self, parameters: &[Parameter]) -> Tensor {
         // in double and back, both a block
         let double = self.scalar("_to_copy");
         let inverse = self.scalar("reciprocal");
@@ -37,6 +39,7 @@ impl GradScaler {
         drop(inverse);
         let found_inf = self.scalar("full");
         self.torch.launch("_amp_foreach_non_finite_check_and_unscale_");
+        passes(&self.torch, parameters, 2);
         found_inf
     }
 }

@@ -52,7 +52,7 @@ impl Optimizer {
         match self.kind {
             OptimizerKind::AdamW => adamw::step(torch, parameters, self.implementation),
             OptimizerKind::AdamW8bit => adamw_8bit::step(torch, parameters),
-            OptimizerKind::Sgd => sgd::step(torch, self.implementation),
+            OptimizerKind::Sgd => sgd::step(torch, parameters, self.implementation, self.momentum),
             OptimizerKind::Adafactor => adafactor::step(torch, parameters),
         }
     }
@@ -76,6 +76,13 @@ fn state_of(
         stored.role = Role::Of { parameter: parameter.id, state: name };
     });
     tensor
+}
+
+/// The running op reads or writes as much as all parameters are, so many times: its passes over them, their gradients and
+/// states of their type, but for those over tensors that it makes.
+fn passes(torch: &Torch, parameters: &[Parameter], times: u64) {
+    let bytes = parameters.iter().fold(0, |n: u64, p| n.saturating_add(p.tensor.bytes_seen()));
+    torch.moves(bytes.saturating_mul(times));
 }
 
 /// Tensors shaped as the parameters, made by one op over all of them: a foreach temporary.

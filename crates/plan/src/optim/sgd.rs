@@ -1,7 +1,7 @@
 //! `torch.optim.SGD` (`torch/optim/sgd.py`): nothing to keep, or one momentum buffer, which the first step clones from the
 //! gradient.
 
-use super::state_of;
+use super::{passes, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
 use crate::torch::{Tensor, Torch};
@@ -13,10 +13,17 @@ pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl, moment
     momentum.then(buffer).into_iter().collect()
 }
 
-pub(super) fn step(torch: &Torch, implementation: OptimizerImpl) {
+pub(super) fn step(torch: &Torch, parameters: &[Parameter], implementation: OptimizerImpl, momentum: bool) {
     torch.launch(match implementation {
         OptimizerImpl::Fused => "_fused_sgd_",
         OptimizerImpl::Foreach => "_foreach_add_.List",
         OptimizerImpl::ForLoop => "add_.Tensor",
     });
+    // parameter and gradient in, parameter out; a buffer is scaled and added to before, or in and out of the fused kernel
+    let times = match (momentum, implementation) {
+        (false, _) => 3,
+        (true, OptimizerImpl::Fused) => 5,
+        (true, _) => 3 + 2 + 3,
+    };
+    passes(torch, parameters, times);
 }

@@ -166,6 +166,7 @@ fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Nod
             Some(Target { edge, layout: input.layout().clone(), dtype: input.dtype() })
         })
         .collect();
+    torch.note_node();
     Rc::new(Node::new(torch.next_sequence(), torch.module.get(), next, work, outputs))
 }
 
@@ -181,7 +182,10 @@ pub(crate) fn backward(loss: &Tensor) {
         deliver(&root, first.clone());
         ready.push(Ready(root.node));
         while let Some(Ready(node)) = ready.pop() {
-            torch.inside(node.module, || run(&node, &mut ready));
+            torch.inside(node.module, || {
+                torch.note_running(node.sequence);
+                run(&node, &mut ready);
+            });
         }
     });
     torch.in_backward.set(false);
@@ -291,7 +295,10 @@ fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
     }
     let mut held = leaf.grad.borrow_mut();
     match &*held {
-        Some(held) => held.torch().launch("add_.Tensor"),
+        Some(held) => {
+            held.torch().launch("add_.Tensor");
+            held.torch().reads(&[held, &grad, held]); // and writes what it holds
+        }
         None => {
             grad.relabel(|stored| {
                 stored.category = Category::Gradient;

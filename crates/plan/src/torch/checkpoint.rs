@@ -20,6 +20,7 @@ pub(crate) fn checkpoint(
     block: impl Fn(&Tensor) -> Tensor + 'static,
 ) -> Tensor {
     let torch = input.torch().clone();
+    torch.note_checkpoint(input);
     let frame = Rc::new(Frame {
         torch: torch.clone(),
         autocast: torch.autocast_dtype(),
@@ -84,6 +85,7 @@ impl Frame {
         let hooks = Rc::new(Keeping { frame: self.clone(), next: Cell::new(0) });
         let purpose = torch.purpose.replace(ACTIVATION);
         let grad_enabled = torch.grad_enabled.replace(true);
+        let again = torch.recomputing(true);
         torch.autocast(self.autocast, || {
             let input = self.input.unpack().with_edge(self.edge.clone());
             if let Some(selected) = &self.selected {
@@ -93,6 +95,7 @@ impl Frame {
             torch.with_hooks(hooks, || torch.selecting(self.selected.clone(), run));
             torch.halted.set(false);
         });
+        torch.recomputing(again);
         torch.grad_enabled.set(grad_enabled);
         torch.purpose.set(purpose);
     }

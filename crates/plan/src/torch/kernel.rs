@@ -11,7 +11,7 @@ const KERNEL: (Category, Option<Detail>) = (Category::Workspace, Some(Detail::Ke
 impl Torch {
     /// What the running kernel allocates for itself; it goes with the handle.
     fn scratch(self: &Rc<Self>, elements: u64, dtype: Dtype) -> Tensor {
-        let scratch = self.empty(Layout::contiguous(&[elements]), dtype);
+        let scratch = self.unwritten(Layout::contiguous(&[elements]), dtype);
         scratch.relabel(|stored| {
             (stored.category, stored.detail) = KERNEL;
             stored.tracked = NEVER;
@@ -26,6 +26,7 @@ impl Torch {
         if self.halted.get() || has.replace(true) {
             return;
         }
+        self.note(|facts| facts.layouts.push(Layout::contiguous(&[self.cublas_workspace])));
         let mut tape = self.tape.borrow_mut();
         let birth = tape.now();
         let (category, detail) = KERNEL;
@@ -53,6 +54,35 @@ pub(crate) fn cublas_workspace(capability: Option<(u8, u8)>) -> u64 {
         _ => (2 * 4096 + 8 * 16) << 10,
     }
 }
+
+/// What a kernel allocates inside an op, in words, and where that was read.
+pub(crate) fn rule(op: &str) -> Option<(&'static str, &'static str)> {
+    Some(match op {
+        "_softmax_backward_data" => (
+            "the product of gradient and output, in the wider of their types",
+            "aten/src/ATen/native/cuda/SoftMax.cu",
+        ),
+        "embedding_dense_backward" => (
+            "the ids sorted, the segments that they form and their partial sums in fp32, where there are more than 3072 tokens",
+            "aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu",
+        ),
+        "_scaled_dot_product_flash_attention_backward" => (
+            "the sums `dout · out` and the queries' gradient in fp32, padded; with grouped heads the gradients of keys and values for all heads",
+            "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp",
+        ),
+        "_scaled_dot_product_efficient_attention_backward" => (
+            "the sums `dout · out` and the queries' gradient in fp32, in tiles of 64 × 64 with a lock each",
+            "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h",
+        ),
+        _ => return None,
+    })
+}
+
+/// What cuBLAS is given, in words, and where that was read.
+pub(crate) const CUBLAS_RULE: (&str, &str) = (
+    "32 MiB on Hopper and Blackwell, else 8.125 MiB, for each thread that multiplies: the loop's and autograd's",
+    "aten/src/ATen/cuda/CublasHandlePool.cpp",
+);
 
 /// Softmax backward starts from `grad * output` (`softmax_backward_cuda_out`, `aten/src/ATen/native/cuda/SoftMax.cu`).
 pub(crate) fn softmax_backward(grad: &Tensor, result: &Tensor) -> Tensor {

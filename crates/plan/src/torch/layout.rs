@@ -33,6 +33,12 @@ impl Layout {
         self.sizes().iter().fold(1, |n, size| n.saturating_mul(*size))
     }
 
+    /// The elements, those that are repeated by a stride of 0 counted once.
+    pub(crate) fn elements_seen(&self) -> u64 {
+        let dims = self.0.sizes().iter().zip(self.0.strides());
+        dims.fold(1, |n: u64, (size, stride)| n.saturating_mul(if *stride == 0 { 1 } else { *size }))
+    }
+
     pub(crate) fn is_contiguous(&self) -> bool {
         self.0.contiguous
     }

@@ -8,7 +8,9 @@
 pub(crate) mod autocast;
 pub(crate) mod autograd;
 pub(crate) mod checkpoint;
+pub(crate) mod cost;
 mod dtype;
+pub(crate) mod facts;
 pub(crate) mod kernel;
 mod layout;
 pub(crate) mod offload;
@@ -16,9 +18,9 @@ pub(crate) mod ops;
 pub(crate) mod tape;
 mod tensor;
 
+pub use cost::{Costs, Flops, HostBytes};
 pub use dtype::Dtype;
 pub(crate) use layout::Layout;
-pub use tape::HostLink;
 pub(crate) use tape::{ModuleId, Tape};
 pub(crate) use tensor::{Saved, Tensor};
 
@@ -29,7 +31,7 @@ use offload::ParameterOffload;
 use peakledger_core::{Category, Detail, Device, Phase};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use tape::{Mark, Module, ModuleName, Ran};
+use tape::{Mark, Module, ModuleName, Once, Ran};
 
 /// The session: the tape, and the modes that torch keeps for a thread.
 pub(crate) struct Torch {
@@ -57,6 +59,9 @@ pub(crate) struct Torch {
     /// What a selective checkpoint keeps while its block runs.
     selected: RefCell<Option<Rc<Selected>>>,
     sequence: Cell<u32>,
+    tally: cost::Tally,
+    /// What else is recorded, where somebody asks for it.
+    pub(crate) facts: RefCell<Option<facts::Facts>>,
 }
 
 const ACTIVATION: (Category, Option<Detail>) = (Category::Activation, None);
@@ -83,6 +88,8 @@ impl Torch {
             offload: RefCell::new(None),
             selected: RefCell::new(None),
             sequence: Cell::new(0),
+            tally: cost::Tally::default(),
+            facts: RefCell::new(None),
         })
     }
 
@@ -97,6 +104,7 @@ impl Torch {
     /// Starts an op: the next moment of the tape.
     pub(crate) fn launch(&self, op: &'static str) {
         if !self.halted.get() {
+            self.tally.product.set(false);
             self.tape.borrow_mut().ran.push(Ran { op, module: self.module.get() });
         }
     }
@@ -110,13 +118,17 @@ impl Torch {
         });
         let mut tape = self.tape.borrow_mut();
         let first = tape.next();
-        tape.marks.push(Mark { phase, micro_batch, first });
+        tape.marks.push(Mark { phase, micro_batch, first, costs: Costs::default() });
     }
 
     /// Ends a phase: a moment at which only what outlives it is there.
     pub(crate) fn end(&self) {
         self.module.set(ModuleId(0));
         self.launch(END);
+        let costs = self.take_costs();
+        if let Some(mark) = self.tape.borrow_mut().marks.last_mut() {
+            mark.costs = costs;
+        }
     }
 
     /// Runs `body` as code of that module.
@@ -137,11 +149,11 @@ impl Torch {
 
     /// Runs `body` in moments of the first step alone.
     pub(crate) fn once<T>(&self, body: impl FnOnce() -> T) -> T {
-        let next = || self.tape.borrow().next().0;
-        let before = next();
+        let now = || (self.tape.borrow().next().0, self.costs_so_far());
+        let (from, before) = now();
         let result = body();
-        let after = next();
-        self.tape.borrow_mut().once.push(before..after);
+        let (to, after) = now();
+        self.tape.borrow_mut().once.push(Once { moments: from..to, costs: after - before });
         result
     }
 

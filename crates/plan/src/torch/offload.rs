@@ -90,7 +90,7 @@ impl Offloaded {
         torch.launch("copy_");
         let source = tensor.storage_id();
         let host = torch.on(Device::Cpu, || torch.copy_of(source, tensor.layout(), tensor.dtype(), module));
-        torch.tape.borrow_mut().host_link.to_host += tensor.bytes();
+        torch.sends_to_host(tensor.bytes());
         let kept = tensor.kept();
         let device = RefCell::new(stays.then_some(kept));
         Offloaded { source: (source, tensor.layout().clone()), module, host, device }
@@ -111,7 +111,7 @@ impl Offloaded {
         let tensor = device.get_or_insert_with(|| {
             let (torch, host) = (self.host.torch(), &self.host);
             torch.launch("_to_copy");
-            torch.tape.borrow_mut().host_link.from_host += host.bytes();
+            torch.fetches_from_host(host.bytes());
             torch.copy_of(self.source.0, host.layout(), host.dtype(), self.module)
         });
         tensor.clone()
@@ -234,7 +234,7 @@ impl ParameterOffload {
             stored.role = Role::Of { parameter: parameter.id, state: "" };
             stored.copied_for = Some(CopiedFor::Offload(host.storage_id()));
         });
-        self.torch.tape.borrow_mut().host_link.from_host += host.bytes();
+        self.torch.fetches_from_host(host.bytes());
         copy
     }
 
@@ -249,7 +249,7 @@ impl ParameterOffload {
         for parameter in layers.flat_map(|layer| self.of(layer)) {
             let Some(leaf) = &parameter.leaf else { continue };
             let Some(grad) = leaf.grad.borrow_mut().take() else { continue };
-            self.torch.tape.borrow_mut().host_link.to_host += grad.bytes();
+            self.torch.sends_to_host(grad.bytes());
             let mut host = leaf.host_grad.borrow_mut();
             match &*host {
                 Some(_) => self.torch.launch("add_.Tensor"),

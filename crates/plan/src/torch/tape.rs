@@ -1,7 +1,7 @@
 //! The tape: every storage's birth and death over one training step, in columns. What the rest of the planner does ends up
 //! here, and everything that is said about a plan is read off here.
 
-use super::Dtype;
+use super::{Costs, Dtype};
 use peakledger_core::{Category, Detail, Device, Moment, Phase};
 use std::ops::Range;
 
@@ -84,12 +84,13 @@ pub(crate) struct Ran {
     pub(crate) module: ModuleId,
 }
 
-/// A phase on the tape, with its first moment.
+/// A phase on the tape, with its first moment and what it costs.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     pub(crate) phase: Phase,
     pub(crate) micro_batch: Option<u32>,
     pub(crate) first: Moment,
+    pub(crate) costs: Costs,
 }
 
 /// A parameter's place and name.
@@ -99,13 +100,11 @@ pub(crate) struct ParameterName {
     pub(crate) name: &'static str,
 }
 
-/// Bytes that a step copies between the device and the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostLink {
-    /// From the device.
-    pub to_host: u64,
-    /// To the device.
-    pub from_host: u64,
+/// What is done in the first step alone: its moments, and what it costs.
+#[derive(Clone, Debug)]
+pub(crate) struct Once {
+    pub(crate) moments: Range<u32>,
+    pub(crate) costs: Costs,
 }
 
 /// The columns.
@@ -116,10 +115,8 @@ pub(crate) struct Tape {
     pub(crate) marks: Vec<Mark>,
     pub(crate) modules: Vec<Module>,
     pub(crate) parameters: Vec<ParameterName>,
-    /// Moments of the first step alone, in order: loading the model, and making the optimizer's state.
-    pub(crate) once: Vec<Range<u32>>,
-    /// Bytes over the host link.
-    pub(crate) host_link: HostLink,
+    /// What is done in the first step alone, in order: loading the model, and making the optimizer's state.
+    pub(crate) once: Vec<Once>,
     /// A size passed what can be counted: nothing on this tape is to be believed.
     pub(crate) overflow: bool,
 }

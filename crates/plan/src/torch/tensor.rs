@@ -54,9 +54,14 @@ impl Tensor {
         self.storage.id
     }
 
-    /// How many bytes it covers.
+    /// The bytes of its elements.
     pub(crate) fn bytes(&self) -> u64 {
         self.layout.numel().saturating_mul(self.dtype.width())
+    }
+
+    /// The bytes of its elements; those that are repeated by a stride of 0 lie there once.
+    pub(crate) fn bytes_seen(&self) -> u64 {
+        self.layout.elements_seen().saturating_mul(self.dtype.width())
     }
 
     /// Whether its storage is of that category.
@@ -129,16 +134,25 @@ pub(crate) enum Saved {
 impl Saved {
     /// The tensor again, for the backward formula that wants it.
     pub(crate) fn unpack(&self) -> Tensor {
-        match self {
+        let tensor = match self {
             Saved::Plain(tensor) => tensor.clone(),
             Saved::Packed(packed) => packed.unpack(),
-        }
+        };
+        tensor.torch().note_needed(&tensor);
+        tensor
     }
 }
 
 impl Torch {
     /// Allocates what the running op puts out.
     pub(crate) fn empty(self: &Rc<Self>, layout: Layout, dtype: Dtype) -> Tensor {
+        let tensor = self.unwritten(layout, dtype);
+        self.moves(tensor.bytes_seen());
+        tensor
+    }
+
+    /// The same, of which what is written does not count as moved.
+    pub(crate) fn unwritten(self: &Rc<Self>, layout: Layout, dtype: Dtype) -> Tensor {
         let (category, detail) = self.purpose.get();
         let now = self.tape.borrow().now();
         self.allocate(layout, dtype, category, detail, self.module.get(), Role::Output, now)
@@ -181,7 +195,13 @@ impl Torch {
             role,
             copied_for: None,
         };
-        let id = if self.halted.get() { StorageId::NOWHERE } else { self.tape.borrow_mut().bear(stored) };
+        let id = match self.halted.get() {
+            true => StorageId::NOWHERE,
+            false => {
+                self.note(|facts| facts.layouts.push(layout.clone()));
+                self.tape.borrow_mut().bear(stored)
+            }
+        };
         Tensor { storage: Rc::new(Storage { torch: self.clone(), id }), layout, dtype, edge: None }
     }
 }

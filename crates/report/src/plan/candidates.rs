@@ -20,6 +20,9 @@ struct Row<'a> {
     /// `backward, steady`.
     whereabouts: String,
     moved: String,
+    costs: String,
+    /// What is computed again or sent over the host link for it.
+    price: String,
 }
 
 impl Row<'_> {
@@ -53,6 +56,8 @@ impl PlanReport<'_> {
                 saving,
                 whereabouts: format!("{}, {}", at.phase.phase, at.step.step.as_str()),
                 moved: most_moved(&before, &at.phase.by_category),
+                costs: saving.map_or_else(|| self.own_costs_cell(), |_| self.added_cell(plan)),
+                price: self.price_cell(plan),
             }
         };
         let mut rows = vec![row("baseline", self.plan, None)];
@@ -62,19 +67,25 @@ impl PlanReport<'_> {
     }
 
     pub(super) fn candidate_table(&self, look: &Look) -> Table {
+        let rows = self.rows();
         let mut columns = vec![Column::left("").cut(), Column::right("peak")];
         // where there is no room for both, the verdict is kept: what is saved can be told from the peaks
         columns.extend(self.card.map(|_| Column::left("fits").optional()));
         columns.push(Column::right("saves").optional());
-        columns.extend([Column::left("in").optional(), Column::left("most moved").optional()]);
+        columns.extend([Column::right(self.costs_title()).optional(), Column::left("in").optional()]);
+        columns.push(Column::left("most moved").optional());
+        let has_price = rows.iter().any(|row| !row.price.is_empty());
+        columns.extend(has_price.then(|| Column::left("for it").optional()));
         let mut table = Table::new(columns);
-        for row in self.rows() {
+        for row in rows {
             let style = if row.saving.is_none() { look.bold() } else { Style::new() };
             let mut cells = vec![Cell::styled(look.name(row.name), style), Cell::styled(&*row.peak, style)];
             let color = row.verdict.map(|verdict| look.verdict(verdict.fits())).unwrap_or_default();
             cells.extend(row.fits().map(|fits| Cell::styled(fits, color)));
             cells.push(Cell::styled(row.saves(), look.saving(row.saving.unwrap_or_default())));
-            cells.extend([Cell::plain(row.whereabouts), Cell::plain(look.text(&row.moved))]);
+            cells.extend([row.costs, row.whereabouts].map(Cell::plain));
+            cells.push(Cell::plain(look.text(&row.moved)));
+            cells.extend(has_price.then(|| Cell::plain(row.price)));
             table.row(cells);
         }
         table
@@ -83,11 +94,14 @@ impl PlanReport<'_> {
     pub(super) fn candidates_in_markdown(&self, out: &mut dyn io::Write) -> io::Result<()> {
         let mut columns = vec![Text("candidate"), Figures("peak")];
         columns.extend(self.card.map(|_| Text("fits")));
-        columns.extend([Figures("saves"), Text("in"), Text("most moved")]);
+        columns.extend([Figures("saves"), Figures(self.costs_title()), Text("in")]);
+        columns.extend([Text("most moved"), Text("for it")]);
         let cells = |row: &Row<'_>| {
             let mut cells = vec![markdown::escaped(row.name), row.peak.clone()];
             cells.extend(row.fits());
-            cells.extend([row.saves(), markdown::escaped(&row.whereabouts), markdown::escaped(&row.moved)]);
+            cells.push(row.saves());
+            let rest = [&row.costs, &row.whereabouts, &row.moved, &row.price];
+            cells.extend(rest.map(|cell| markdown::escaped(cell)));
             cells
         };
         markdown::table(out, &columns, &self.rows().iter().map(cells).collect::<Vec<_>>())

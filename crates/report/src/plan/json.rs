@@ -1,8 +1,9 @@
 //! A plan as JSON (design §5): bytes are integers, fields are in a fixed order.
 
 use super::PlanReport;
+use super::costs::{AddedJson, CostsJson, FiguresJson};
 use crate::figures::{mib_of_difference, share};
-use peakledger_core::ByCategory;
+use peakledger_core::{ByCategory, Category};
 use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, Verdict};
 use serde::{Serialize, Serializer};
 
@@ -16,21 +17,16 @@ pub(super) struct PlanJson<'a> {
     steady_step: Option<StepJson<'a>>,
     peak: PeakJson<'a>,
     device_peak: PlaceJson<'a>,
-    host_link: HostLinkJson,
     outside_bytes: u64,
+    costs: CostsJson<'a>,
     /// What the caching allocator reserves: nothing predicts it yet.
     reserved_bytes: Option<u64>,
     verdict: Option<VerdictJson<'a>>,
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     candidates: Pairs<CandidateJson<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOutJson<'a>>,
     not_counted: Vec<&'static str>,
-}
-
-/// What a step copies between device and host.
-#[derive(Serialize)]
-struct HostLinkJson {
-    to_host_bytes: u64,
-    from_host_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -109,10 +105,21 @@ struct CandidateJson<'a> {
     place: PlaceJson<'a>,
     device_peak_bytes: u64,
     by_category: Pairs<u64>,
+    /// What each category has more at its peak than the baseline at its own.
+    moved: Pairs<i128>,
     memory_saving_bytes: i128,
     memory_saving_mb: f64,
+    costs: FiguresJson,
+    added: AddedJson,
     /// Null without a card, as the plan's own is.
     verdict: Option<VerdictJson<'a>>,
+}
+
+/// A usual candidate that could not be planned.
+#[derive(Serialize)]
+struct LeftOutJson<'a> {
+    name: &'a str,
+    cause: &'a str,
 }
 
 /// An object with its entries in the order given.
@@ -150,14 +157,12 @@ impl<'a> PlanJson<'a> {
             steady_step: step(Step::Steady),
             peak: peak_json(plan, report.peak()),
             device_peak: place(plan.device_peak_in(report.step), |phase| phase.device_peak.get()),
-            host_link: HostLinkJson {
-                to_host_bytes: plan.host_link.to_host,
-                from_host_bytes: plan.host_link.from_host,
-            },
             outside_bytes: Verdict::outside(report.card).get(),
+            costs: report.costs_json(),
             reserved_bytes: None,
             verdict: verdict(report, plan),
             candidates: Pairs(candidates(report)),
+            left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
             not_counted: plan.not_counted(),
         }
     }
@@ -179,6 +184,14 @@ fn phase(phase: &PlannedPhase) -> PhaseJson<'_> {
 
 fn by_category(sums: &ByCategory) -> Pairs<u64> {
     Pairs(sums.iter().map(|(category, bytes)| (category.as_str().to_owned(), bytes.get())).collect())
+}
+
+fn moved(before: &ByCategory, after: &ByCategory) -> Pairs<i128> {
+    let change = |category: Category| {
+        let change = after.get(category).minus(before.get(category));
+        (category.as_str().to_owned(), change)
+    };
+    Pairs(Category::ALL.map(change).into_iter().filter(|(_, change)| *change != 0).collect())
 }
 
 fn place<'a>(at: At<'a>, bytes: impl Fn(&PlannedPhase) -> u64) -> PlaceJson<'a> {
@@ -227,14 +240,18 @@ fn verdict<'a>(report: &PlanReport<'a>, plan: &Plan) -> Option<VerdictJson<'a>> 
 }
 
 fn candidates<'a>(report: &'a PlanReport<'a>) -> Vec<(String, CandidateJson<'a>)> {
+    let before = report.peak().phase.by_category;
     let candidate = |((name, plan), saving): (&'a (String, Plan), i128)| {
         let at = plan.peak_in(report.step);
         let value = CandidateJson {
             place: place(at, |phase| phase.peak.get()),
             device_peak_bytes: plan.device_peak_in(report.step).phase.device_peak.get(),
             by_category: by_category(&at.phase.by_category),
+            moved: moved(&before, &at.phase.by_category),
             memory_saving_bytes: saving,
             memory_saving_mb: mib_of_difference(saving),
+            costs: report.figures_json(plan),
+            added: report.added_json(plan),
             verdict: verdict(report, plan),
         };
         (name.clone(), value)

@@ -2,6 +2,7 @@
 //! what is not counted.
 
 mod candidates;
+mod costs;
 mod json;
 mod rows;
 
@@ -12,7 +13,7 @@ use crate::{Look, Report, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_core::{Bytes, Category};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{At, Contributor, HostLink, Plan, Step, StepPlan, Verdict};
+use peakledger_plan::{At, Contributor, Plan, Step, StepPlan, Verdict};
 use rows::phase_rows;
 use std::io;
 
@@ -29,6 +30,8 @@ pub struct PlanReport<'a> {
     pub card: Option<&'a Card>,
     /// Plans with other options, by name.
     pub candidates: &'a [(String, Plan)],
+    /// Usual candidates that could not be planned: a name, and why.
+    pub left_out: &'a [(String, String)],
 }
 
 impl PlanReport<'_> {
@@ -66,16 +69,10 @@ impl PlanReport<'_> {
         phases.map(|phase| phase.host_peak).max().unwrap_or_default()
     }
 
-    /// What is on the host, and what goes there and back.
+    /// What is on the host.
     fn host_line(&self) -> Option<String> {
-        let HostLink { to_host, from_host } = self.plan.host_link;
-        let [to_host, from_host] = [to_host, from_host].map(Bytes::new);
-        (self.host_peak() > Bytes::ZERO).then(|| {
-            format!(
-                "beside it, up to {} on the cpu; each step copies {to_host} to the host and {from_host} from it",
-                self.host_peak()
-            )
-        })
+        let host = self.host_peak();
+        (host > Bytes::ZERO).then(|| format!("beside it, up to {host} on the cpu"))
     }
 
     fn device_line(&self) -> String {
@@ -123,11 +120,15 @@ impl Report for PlanReport<'_> {
             text(out, look.bold(), "candidates")?;
             self.candidate_table(look).write(out, look)?;
         }
+        for line in self.left_out_lines() {
+            text(out, look.faint(), &line)?;
+        }
         writeln!(out)?;
         text(out, look.faint(), &self.device_line())?;
         if let Some(line) = self.host_line() {
             text(out, look.faint(), &line)?;
         }
+        text(out, look.faint(), &self.costs_line())?;
         for line in self.plan.not_counted() {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
         }
@@ -149,7 +150,8 @@ impl Report for PlanReport<'_> {
             "host_peak_bytes",
         ];
         titles.extend(Category::ALL.map(Category::as_str));
-        titles.extend(["is_peak", "module", "op"]);
+        titles.extend(["is_peak", "module", "op", "flops", "recomputed_flops", "bytes_moved"]);
+        titles.extend(["to_host_bytes", "from_host_bytes"]);
         let peak = self.peak().phase;
         let rows = self.steps().into_iter().flat_map(|step| {
             step.phases.iter().map(move |phase| {
@@ -165,6 +167,14 @@ impl Report for PlanReport<'_> {
                 row.extend(Category::ALL.map(|c| phase.by_category.get(c).get().to_string()));
                 let is_peak = std::ptr::eq(phase, peak);
                 row.extend([is_peak.to_string(), phase.module.clone(), phase.op.to_owned()]);
+                let costs = phase.costs;
+                let counts = [costs.flops.total(), costs.recomputed.total(), costs.bytes_moved()];
+                row.extend(
+                    counts
+                        .into_iter()
+                        .chain([costs.host.to_host, costs.host.from_host])
+                        .map(|n| n.to_string()),
+                );
                 row
             })
         });
@@ -222,10 +232,14 @@ impl Report for PlanReport<'_> {
             writeln!(out)?;
             self.candidates_in_markdown(out)?;
         }
+        for line in self.left_out_lines() {
+            writeln!(out, "\n{}", markdown::escaped(&line))?;
+        }
         writeln!(out, "\n{}", markdown::escaped(&self.device_line()))?;
         if let Some(line) = self.host_line() {
             writeln!(out, "\n{}", markdown::escaped(&line))?;
         }
+        writeln!(out, "\n{}\n", markdown::escaped(&self.costs_line()))?;
         for line in self.plan.not_counted() {
             writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
@@ -234,6 +248,11 @@ impl Report for PlanReport<'_> {
 }
 
 impl PlanReport<'_> {
+    /// What was not tried and why.
+    fn left_out_lines(&self) -> impl Iterator<Item = String> {
+        self.left_out.iter().map(|(name, cause)| format!("{name} is left out: {cause}"))
+    }
+
     /// The phases with the peaks of both steps side by side; the bar is the step's that holds the peak.
     fn phases(&self, look: &Look) -> (Table, Option<String>) {
         let peak = self.peak();

@@ -7,6 +7,7 @@ use super::view::{constant_pad, expand_heads, reshape, slice_last, transpose};
 use super::{add, additive_mask, constant_pad_last, dropout, output, to};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
+use crate::torch::cost::product_flops;
 use crate::torch::{Dtype, Layout, Tensor, Torch, kernel};
 use std::rc::Rc;
 
@@ -98,13 +99,17 @@ fn fused(
     lse: u64,
     layouts: [Layout; 3],
 ) -> Tensor {
-    let [q, ..] = inputs;
+    let [q, k, _v] = inputs;
     let torch = q.torch();
     let recorded = recorded(torch, &inputs);
     let saved = recorded.then(|| (inputs.map(Tensor::save), bias.map(Tensor::save)));
     let [attended_layout, ..] = layouts.clone();
     let [attended, lse, seed, offset] = torch.selected(|| {
-        let attended = output(torch, kernel.forward, attended_layout, q.dtype());
+        torch.launch(kernel.forward);
+        torch.multiplies(2 * scores_flops(q, k), q.dtype());
+        torch.reads(&inputs);
+        bias.into_iter().for_each(|bias| torch.reads(&[bias]));
+        let attended = torch.empty(attended_layout, q.dtype());
         let lse = torch.empty(Layout::contiguous(&[q.size(0), q.size(1), lse]), Dtype::F32);
         let [seed, offset] = kernel.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
         [attended, lse, seed, offset]
@@ -113,14 +118,24 @@ fn fused(
     let outputs = [attended.save(), lse.save()];
     let seeds = [seed, offset].map(|seed| seed.save());
     record(attended, &inputs, move |grad| {
-        let ([q, k, _v], _bias) =
+        let ([q, k, v], bias) =
             (saved.0.each_ref().map(|s| s.unpack()), saved.1.as_ref().map(|s| s.unpack()));
-        let _outputs = outputs.each_ref().map(|s| s.unpack());
+        let [attended, lse] = outputs.each_ref().map(|s| s.unpack());
         let _seeds = seeds.each_ref().map(|s| s.unpack());
-        grad.torch().launch(kernel.backward);
+        let torch = grad.torch();
+        torch.launch(kernel.backward);
+        torch.multiplies(5 * scores_flops(&q, &k), grad.dtype());
+        torch.reads(&[grad, &q, &k, &v, &attended, &lse]);
+        bias.iter().for_each(|bias| torch.reads(&[bias]));
         let _scratch = (kernel.scratch)(&q, &k);
-        layouts.iter().map(|layout| Some(grad.torch().empty(layout.clone(), grad.dtype()))).collect()
+        layouts.iter().map(|layout| Some(torch.empty(layout.clone(), grad.dtype()))).collect()
     })
+}
+
+/// The FLOPs of one product of all queries with all keys; those of the scores with the values are as many. Forward makes
+/// the two; backward makes the scores again and two products for the gradients of each.
+fn scores_flops(q: &Tensor, k: &Tensor) -> u128 {
+    product_flops(q.layout().numel(), k.size(2))
 }
 
 /// `_scaled_dot_product_attention_math` (`aten/src/ATen/native/transformers/attention.cpp`): half types are computed in

@@ -1,9 +1,11 @@
 //! Head and loss as one op: Liger's `LigerFusedLinearCrossEntropyFunction`
 //! (`liger_kernel/ops/fused_linear_cross_entropy.py`, 0.8.5).
 
+use super::matmul::gemm;
 use super::output;
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
+use crate::torch::cost::product_flops;
 use crate::torch::{Dtype, Layout, Tensor};
 use smallvec::smallvec;
 
@@ -31,50 +33,43 @@ pub(crate) fn fused_linear_cross_entropy(
     drop(make("sum", &[], Dtype::Int64));
 
     // `_can_use_mm_out`: products go into one buffer where autocast would not cast
-    let autocast = torch.autocast_dtype();
-    let dtype = autocast.unwrap_or(hidden_states.dtype());
+    let dtype = torch.autocast_dtype().unwrap_or(hidden_states.dtype());
     let in_place = hidden_states.dtype() == weight.dtype() && dtype == hidden_states.dtype();
     let buffer = in_place.then(|| make("empty.memory_format", &[piece, vocabulary], dtype));
+    let head = weight.detach();
     let mut start = 0;
     while start < rows {
         let rows = piece.min(rows - start);
         start += rows;
         let input = hidden_states.detach().alias(Layout::contiguous(&[rows, width]));
+        // `weight.t()` is a view, which autocast's cache does not take
         let logits = if in_place {
-            torch.launch("mm.out");
+            into("mm.out", [&input, weight], [rows, vocabulary, width]);
             None
         } else {
-            // `weight.t()` is a view, which autocast's cache does not take
-            let (_input, _weight) = (lowered(&input), lowered(&weight.detach()));
-            Some(make("mm", &[rows, vocabulary], dtype))
+            Some(product([&lowered(&input), &lowered(&head)], [rows, vocabulary, width]))
         };
         torch.launch("liger_cross_entropy_kernel");
+        let gradient = logits.as_ref().or(buffer.as_ref()).unwrap_or(&input);
+        torch.reads(&[gradient, gradient]);
         if in_place {
-            torch.launch("mm.out");
+            into("mm.out", [gradient, weight], [rows, width, vocabulary]);
         } else {
-            let _weight = lowered(weight);
-            drop(make("mm", &[rows, width], dtype));
+            drop(product([gradient, &lowered(weight)], [rows, width, vocabulary]));
         }
         match &for_weight {
             None => {}
             Some(grad)
-                if adds_half_into_fp32
-                    && dtype.is_half()
-                    && (grad.dtype() == dtype || grad.dtype() == Dtype::F32) =>
+                if adds_half_into_fp32 && dtype.is_half() && [dtype, Dtype::F32].contains(&grad.dtype()) =>
             {
-                let _input = super::to(&input, dtype);
-                torch.launch("addmm.out");
+                let input = super::to(&input, dtype);
+                into("addmm.out", [gradient, &input], [vocabulary, width, rows]);
             }
             Some(_) => {
-                let product = {
-                    let _input = lowered(&input);
-                    make("mm", &[vocabulary, width], dtype)
-                };
+                let product = product([gradient, &lowered(&input)], [vocabulary, width, rows]);
                 drop(super::to(&product, Dtype::F32));
-                drop(product);
             }
         }
-        drop(logits);
     }
     drop(buffer);
     let loss = make("sum", &[], Dtype::F32);
@@ -90,4 +85,21 @@ pub(crate) fn fused_linear_cross_entropy(
         drop(output(grad.torch(), "lift_fresh", Layout::contiguous(&[]), Dtype::F32)); // is it 1?
         smallvec![Some(saved.0.unpack()), saved.1.as_ref().map(|saved| saved.unpack())]
     })
+}
+
+/// A product of `m × k` and `k × n` that is written into a tensor that is there.
+fn into(op: &'static str, factors: [&Tensor; 2], [m, n, k]: [u64; 3]) {
+    let [first, _] = factors;
+    let (torch, dtype) = (first.torch(), first.dtype());
+    torch.launch(op);
+    torch.cublas();
+    let elements = m.saturating_mul(n);
+    torch.multiplies(product_flops(elements, k), dtype);
+    torch.reads(&factors);
+    torch.moves(elements.saturating_mul(dtype.width()));
+}
+
+/// The same into a new tensor.
+fn product(factors: [&Tensor; 2], [m, n, k]: [u64; 3]) -> Tensor {
+    gemm("mm", factors, Layout::contiguous(&[m, n]), k)
 }

@@ -12,14 +12,20 @@ pub(crate) fn embedding(ids: &Tensor, weight: &Tensor) -> Tensor {
     let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(ids.sizes());
     sizes.push(weight.size(1));
     let table = weight.layout().packed();
+    let look_up = || {
+        let rows = output(weight.torch(), "embedding", Layout::contiguous(&sizes), weight.dtype());
+        // of the table it reads the rows that it copies
+        rows.torch().reads(&[ids, &rows]);
+        rows
+    };
     if !recorded(weight.torch(), &[weight]) {
-        return output(weight.torch(), "embedding", Layout::contiguous(&sizes), weight.dtype());
+        return look_up();
     }
     let saved = ids.save();
-    let rows = output(weight.torch(), "embedding", Layout::contiguous(&sizes), weight.dtype());
-    record(rows, &[weight], move |grad| {
+    record(look_up(), &[weight], move |grad| {
         let ids = saved.unpack();
-        let for_table = output(grad.torch(), "embedding_dense_backward", table.clone(), grad.dtype());
+        let for_table = like("embedding_dense_backward", grad, table.clone());
+        grad.torch().reads(&[&ids]);
         let _scratch = kernel::embedding_backward(grad, ids.layout().numel(), [table.size(0), table.size(1)]);
         one(for_table)
     })
@@ -88,7 +94,9 @@ pub(crate) fn causal_mask(
 pub(crate) fn additive_mask(mask: &Tensor, dtype: Dtype, fills: [&'static str; 2]) -> Tensor {
     let torch = mask.torch();
     let _fills = fills.map(|op| output(torch, op, Layout::contiguous(&[]), dtype));
-    output(torch, "where.self", mask.layout().packed(), dtype)
+    let numbers = output(torch, "where.self", mask.layout().packed(), dtype);
+    torch.reads(&[mask]);
+    numbers
 }
 
 /// `F.pad(a, (0, count))`: more elements in the last dimension.

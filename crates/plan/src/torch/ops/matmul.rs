@@ -5,15 +5,27 @@ use super::pointwise::to;
 use super::view::{contiguous, reshape};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
+use crate::torch::cost::product_flops;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
-use std::rc::Rc;
 
-/// A product by cuBLAS.
-fn gemm(torch: &Rc<Torch>, op: &'static str, layout: Layout, dtype: Dtype) -> Tensor {
+/// A product by cuBLAS, each element of which is a sum over `inner`, in the type of the first factor.
+pub(super) fn gemm(op: &'static str, factors: [&Tensor; 2], layout: Layout, inner: u64) -> Tensor {
+    let [first, _] = factors;
+    let (torch, dtype) = (first.torch(), first.dtype());
     torch.launch(op);
     torch.cublas();
+    let flops = product_flops(layout.numel(), inner);
+    multiplied(factors, layout, flops, dtype)
+}
+
+/// What the running product puts out.
+fn multiplied(factors: [&Tensor; 2], layout: Layout, flops: u128, dtype: Dtype) -> Tensor {
+    let [first, _] = factors;
+    let torch = first.torch();
+    torch.multiplies(flops, dtype);
+    torch.reads(&factors);
     torch.empty(layout, dtype)
 }
 
@@ -39,7 +51,7 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
         Some(_) => ("addmm", reshape(&x, &[x.layout().numel() / x.size(-1).max(1), x.size(-1)])),
         None => ("mm", x),
     };
-    let product = || selected(x.torch(), || gemm(x.torch(), op, Layout::contiguous(&sizes), x.dtype()));
+    let product = || selected(x.torch(), || gemm(op, [&x, &weight], Layout::contiguous(&sizes), x.size(-1)));
     let inputs: SmallVec<[&Tensor; 3]> = [&x, &weight].into_iter().chain(&bias).collect();
     if !recorded(x.torch(), &inputs) {
         return product();
@@ -53,9 +65,11 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
         let x = saved_x.as_ref().map(|s| s.unpack());
         let weight = saved_weight.as_ref().map(|s| s.unpack());
         let rows = contiguous(grad);
-        let product = |layout: &Layout| gemm(rows.torch(), "mm", layout.clone(), rows.dtype());
-        let for_weight = || x.as_ref().map(|_| product(&weight_layout));
-        let for_x = || weight.as_ref().map(|_| product(&x_layout));
+        let wide = rows.size(-1);
+        let product = |other, layout: &Layout, inner| gemm("mm", [&rows, other], layout.clone(), inner);
+        let for_weight =
+            || x.as_ref().map(|x| product(x, &weight_layout, rows.layout().numel() / wide.max(1)));
+        let for_x = || weight.as_ref().map(|weight| product(weight, &x_layout, wide));
         match has_bias {
             false => {
                 let for_weight = for_weight();
@@ -76,8 +90,9 @@ pub(crate) fn addmm(bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
         *last = weight.size(1);
     }
     let flat = [rows.size(0), weight.size(1)];
-    let product =
-        || selected(rows.torch(), || gemm(rows.torch(), "addmm", Layout::contiguous(&flat), rows.dtype()));
+    let product = || {
+        selected(rows.torch(), || gemm("addmm", [&rows, &weight], Layout::contiguous(&flat), rows.size(1)))
+    };
     let inputs = [&bias, &rows, &weight];
     if !recorded(x.torch(), &inputs) {
         return reshape(product(), &sizes);
@@ -87,11 +102,11 @@ pub(crate) fn addmm(bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
     let (row_layout, weight_layout) = (rows.layout().packed(), weight.layout().packed());
     let bias_needs = bias.requires_grad();
     let product = record(product(), &inputs, move |grad| {
-        let _rows = saved_rows.as_ref().map(|s| s.unpack());
-        let _weight = saved_weight.as_ref().map(|s| s.unpack());
-        let product = |layout: &Layout| gemm(grad.torch(), "mm", layout.clone(), grad.dtype());
-        let for_rows = saved_weight.as_ref().map(|_| product(&row_layout));
-        let for_weight = saved_rows.as_ref().map(|_| product(&weight_layout));
+        let rows = saved_rows.as_ref().map(|s| s.unpack());
+        let weight = saved_weight.as_ref().map(|s| s.unpack());
+        let product = |other, layout: &Layout, inner| gemm("mm", [grad, other], layout.clone(), inner);
+        let for_rows = weight.as_ref().map(|weight| product(weight, &row_layout, grad.size(1)));
+        let for_weight = rows.as_ref().map(|rows| product(rows, &weight_layout, grad.size(0)));
         smallvec![bias_needs.then(|| grad.clone()), for_rows, for_weight]
     });
     reshape(product, &sizes)
@@ -117,18 +132,18 @@ pub(super) fn product(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor 
 
 fn bmm(a: Tensor, b: Tensor) -> Tensor {
     let layout = Layout::contiguous(&[a.size(0), a.size(1), b.size(2)]);
-    let dtype = a.dtype();
+    let inner = a.size(2);
     if !recorded(a.torch(), &[&a, &b]) {
-        return gemm(a.torch(), "bmm", layout, dtype);
+        return gemm("bmm", [&a, &b], layout, inner);
     }
     let saved_b = a.requires_grad().then(|| b.save());
     let saved_a = b.requires_grad().then(|| a.save());
     let (a_layout, b_layout) = (a.layout().packed(), b.layout().packed());
-    record(gemm(a.torch(), "bmm", layout, dtype), &[&a, &b], move |grad| {
+    record(gemm("bmm", [&a, &b], layout, inner), &[&a, &b], move |grad| {
         let (a, b) = (saved_a.as_ref().map(|s| s.unpack()), saved_b.as_ref().map(|s| s.unpack()));
-        let product = |layout: &Layout| gemm(grad.torch(), "bmm", layout.clone(), grad.dtype());
-        let for_b = a.as_ref().map(|_| product(&b_layout));
-        let for_a = b.as_ref().map(|_| product(&a_layout));
+        let product = |other, layout: &Layout, inner| gemm("bmm", [grad, other], layout.clone(), inner);
+        let for_b = a.as_ref().map(|a| product(a, &b_layout, grad.size(1)));
+        let for_a = b.as_ref().map(|b| product(b, &a_layout, grad.size(2)));
         smallvec![for_a, for_b]
     })
 }
@@ -138,22 +153,28 @@ fn bmm(a: Tensor, b: Tensor) -> Tensor {
 pub(crate) fn grouped_mm(x: &Tensor, weight: &Tensor, offsets: &Tensor) -> Tensor {
     let x = &to(x, weight.dtype());
     let layout = Layout::contiguous(&[x.size(0), weight.size(1)]);
-    let product = || selected(x.torch(), || output(x.torch(), "_grouped_mm", layout.clone(), x.dtype()));
+    // every row meets one matrix
+    let flops = product_flops(layout.numel(), x.size(1));
+    let product = move |factors: [&Tensor; 2], layout: &Layout| {
+        let [first, _] = factors;
+        first.torch().launch("_grouped_mm");
+        multiplied(factors, layout.clone(), flops, first.dtype())
+    };
+    let forward = || selected(x.torch(), || product([x, weight], &layout));
     let inputs = [x, weight];
     if !recorded(x.torch(), &inputs) {
-        return product();
+        return forward();
     }
     let saved_weight = x.requires_grad().then(|| weight.save());
     let saved_x = weight.requires_grad().then(|| x.save());
     let offsets = offsets.save();
     let (x_layout, weight_layout) = (x.layout().packed(), weight.layout().packed());
-    record(product(), &inputs, move |grad| {
+    record(forward(), &inputs, move |grad| {
         let x = saved_x.as_ref().map(|s| s.unpack());
         let weight = saved_weight.as_ref().map(|s| s.unpack());
         let _offsets = offsets.unpack();
-        let product = |layout: &Layout| output(grad.torch(), "_grouped_mm", layout.clone(), grad.dtype());
-        let for_weight = x.as_ref().map(|_| product(&weight_layout));
-        let for_x = weight.as_ref().map(|_| product(&x_layout));
+        let for_weight = x.as_ref().map(|x| product([grad, x], &weight_layout));
+        let for_x = weight.as_ref().map(|weight| product([grad, weight], &x_layout));
         smallvec![for_x, for_weight]
     })
 }
@@ -168,23 +189,25 @@ pub(crate) fn matmul_4bit(
     bias: Option<&Tensor>,
 ) -> Tensor {
     let torch = x.torch();
-    let weight = dequantized(torch, sizes, packed_scales, x.dtype());
+    let weight = dequantized(packed, sizes, packed_scales, x.dtype());
     let product = torch.without_grad(|| linear(x, &weight, bias));
     drop(weight);
     let (packed, layout) = (packed.clone(), x.layout().packed());
     record(product, &[x], move |grad| {
-        let torch = packed.torch();
-        let weight = dequantized(torch, sizes, packed_scales, grad.dtype());
+        let weight = dequantized(&packed, sizes, packed_scales, grad.dtype());
         let rows = contiguous(grad);
-        let for_x = gemm(torch, "mm", layout.clone(), rows.dtype());
+        let for_x = gemm("mm", [&rows, &weight], layout.clone(), rows.size(-1));
         drop(weight);
         smallvec![Some(for_x)]
     })
 }
 
 /// `dequantize_4bit`; packed scales are made whole before.
-fn dequantized(torch: &Rc<Torch>, sizes: [u64; 2], packed_scales: Option<u64>, dtype: Dtype) -> Tensor {
+fn dequantized(packed: &Tensor, sizes: [u64; 2], packed_scales: Option<u64>, dtype: Dtype) -> Tensor {
+    let torch = packed.torch();
     let whole = |scales| output(torch, "dequantize_blockwise", Layout::contiguous(&[scales]), Dtype::F32);
     let _scales = packed_scales.map(whole);
-    output(torch, "dequantize_4bit", Layout::contiguous(&sizes), dtype)
+    let weight = output(torch, "dequantize_4bit", Layout::contiguous(&sizes), dtype);
+    torch.reads(&[packed]);
+    weight
 }

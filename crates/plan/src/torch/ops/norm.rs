@@ -18,16 +18,18 @@ pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> 
     let normed = output(torch, "native_layer_norm", x.layout().packed(), x.dtype());
     let statistic = || torch.empty(x.layout().packed().narrow_last(1).packed(), Dtype::F32);
     let statistics = [statistic(), statistic()];
+    torch.reads(&inputs);
     let Some(saved) = saved else { return normed };
     let statistics = statistics.map(|statistic| statistic.save());
     let (x_layout, width) = (x.layout().packed(), weight.layout().packed());
     let parameter_dtype = weight.dtype();
     let needs: Vec<bool> = inputs.iter().map(|input| input.requires_grad()).collect();
     record(normed, &inputs, move |grad| {
-        let _saved = (saved.0.as_ref().map(|s| s.unpack()), saved.1.unpack(), saved.2.unpack());
-        let _statistics = statistics.each_ref().map(|s| s.unpack());
+        let (_bias, x, weight) = (saved.0.as_ref().map(|s| s.unpack()), saved.1.unpack(), saved.2.unpack());
+        let [mean, deviation] = statistics.each_ref().map(|s| s.unpack());
         let torch = grad.torch();
         torch.launch("native_layer_norm_backward");
+        torch.reads(&[grad, &x, &mean, &deviation, &weight]);
         let make = |at: usize, layout: &Layout, dtype| {
             needs.get(at).is_some_and(|needs| *needs).then(|| torch.empty(layout.clone(), dtype))
         };

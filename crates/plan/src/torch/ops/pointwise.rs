@@ -8,11 +8,13 @@ use smallvec::smallvec;
 use std::borrow::Borrow;
 
 fn binary(op: &'static str, a: &Tensor, b: &Tensor) -> Tensor {
-    output(a.torch(), op, a.layout().broadcast(b.layout()), a.dtype().promote(b.dtype()))
+    let result = output(a.torch(), op, a.layout().broadcast(b.layout()), a.dtype().promote(b.dtype()));
+    a.torch().reads(&[a, b]);
+    result
 }
 
 fn unary(op: &'static str, a: &Tensor) -> Tensor {
-    output(a.torch(), op, a.layout().preserved(), a.dtype())
+    like(op, a, a.layout().preserved())
 }
 
 /// `a + b`. Saves nothing.
@@ -62,10 +64,12 @@ pub(crate) fn div_in_place(a: Tensor, b: Tensor) -> Tensor {
     let torch = a.torch().clone();
     if !recorded(&torch, &[&a, &b]) {
         torch.launch("div_.Tensor");
+        torch.reads(&[&a, &a, &b]);
         return a;
     }
     let (numerator, denominator) = (unary("clone", &a).save(), b.save());
     torch.launch("div_.Tensor");
+    torch.reads(&[&a, &a, &b]); // and writes it
     record(a.detach(), &[&a, &b], move |grad| {
         let (numerator, denominator) = (numerator.unpack(), denominator.unpack());
         let for_denominator = {
@@ -131,7 +135,9 @@ fn activation(op: &'static str, backward: &'static str, a: &Tensor) -> Tensor {
     let saved = a.save();
     record(unary(op, a), &[a], move |grad| {
         let a = saved.unpack();
-        one(output(grad.torch(), backward, grad.layout().broadcast(a.layout()), a.dtype()))
+        let for_a = output(grad.torch(), backward, grad.layout().broadcast(a.layout()), a.dtype());
+        grad.torch().reads(&[grad, &a]);
+        one(for_a)
     })
 }
 
@@ -178,8 +184,10 @@ fn from_result(op: &'static str, backward: &'static str, a: &Tensor) -> Tensor {
     }
     let saved = result.save();
     record(result, &[a], move |grad| {
-        let _result = saved.unpack();
-        one(unary(backward, grad))
+        let result = saved.unpack();
+        let for_a = unary(backward, grad);
+        grad.torch().reads(&[&result]);
+        one(for_a)
     })
 }
 
@@ -196,8 +204,10 @@ pub(crate) fn dropout(a: impl Borrow<Tensor>, p: f64) -> Tensor {
     }
     let mask = mask.save();
     record(dropped, &[a], move |grad| {
-        let _mask = mask.unpack();
-        one(unary("native_dropout_backward", grad))
+        let mask = mask.unpack();
+        let for_a = unary("native_dropout_backward", grad);
+        grad.torch().reads(&[&mask]);
+        one(for_a)
     })
 }
 
@@ -211,13 +221,14 @@ pub(crate) fn to(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
 pub(crate) fn to_copy(a: impl Borrow<Tensor>, dtype: Dtype) -> Tensor {
     let a = a.borrow();
     let copy = output(a.torch(), "_to_copy", a.layout().preserved(), dtype);
+    a.torch().reads(&[a]);
     let from = a.dtype();
     record(copy, &[a], move |grad| one(to(grad, from)))
 }
 
 /// The gradient that a backward pass starts with.
 pub(crate) fn ones_like(a: &Tensor) -> Tensor {
-    unary("ones_like", a)
+    output(a.torch(), "ones_like", a.layout().preserved(), a.dtype())
 }
 
 /// `a.cos()`, of what needs no gradient.
@@ -230,7 +241,9 @@ pub(crate) fn sin(a: impl Borrow<Tensor>) -> Tensor {
     unary("sin", a.borrow())
 }
 
-/// What an op over `a` puts out: the type of `a` under another layout.
+/// What an op that reads `a` puts out: the type of `a` under another layout.
 pub(super) fn like(op: &'static str, a: &Tensor, layout: Layout) -> Tensor {
-    output(a.torch(), op, layout, a.dtype())
+    let result = output(a.torch(), op, layout, a.dtype());
+    a.torch().reads(&[a]);
+    result
 }

@@ -12,11 +12,11 @@ use std::borrow::Borrow;
 /// `a.mean(-1, keepdim=True)`. Saves nothing; backward expands the gradient and divides it.
 pub(crate) fn mean_last(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
-    let mean = output(a.torch(), "mean.dim", last_one(a.layout()), a.dtype());
+    let mean = like("mean.dim", a, last_one(a.layout()));
     let sizes = a.layout().packed();
     record(mean, &[a], move |grad| {
         let expanded = grad.layout().expand(sizes.sizes());
-        one(output(grad.torch(), "div.Scalar", expanded.preserved(), grad.dtype()))
+        one(like("div.Scalar", grad, expanded.preserved()))
     })
 }
 
@@ -34,6 +34,7 @@ pub(crate) fn sum(a: impl Borrow<Tensor>, dim: usize, keepdim: bool) -> Tensor {
         sizes.remove(dim);
     }
     let sum = output(a.torch(), "sum.dim_IntList", Layout::contiguous(&sizes), dtype);
+    a.torch().reads(&[a]);
     record(sum, &[a], move |grad| {
         let grad = reshape(grad, &kept);
         one(grad.alias(grad.layout().expand(full.sizes())))
@@ -80,6 +81,7 @@ pub(super) fn safe_softmax(a: &Tensor) -> Tensor {
 
 fn softmax_as(op: &'static str, a: &Tensor, dtype: Dtype) -> Tensor {
     let result = output(a.torch(), op, a.layout().packed(), dtype);
+    a.torch().reads(&[a]);
     if !recorded(a.torch(), &[a]) {
         return result;
     }
@@ -88,6 +90,7 @@ fn softmax_as(op: &'static str, a: &Tensor, dtype: Dtype) -> Tensor {
     record(result, &[a], move |grad| {
         let result = saved.unpack();
         let for_a = output(grad.torch(), "_softmax_backward_data", result.layout().packed(), from);
+        grad.torch().reads(&[grad, &result]);
         let _scratch = kernel::softmax_backward(grad, &result);
         one(for_a)
     })

@@ -18,7 +18,7 @@ pub(crate) fn topk(a: &Tensor, k: u64) -> (Tensor, Tensor) {
     let (saved, from) = (indices.save(), a.layout().packed());
     let values = record(values, &[a], move |grad| {
         let _indices = saved.unpack();
-        let _zeros = like("new_zeros", grad, from.clone());
+        let _zeros = output(grad.torch(), "new_zeros", from.clone(), grad.dtype());
         one(like("scatter.src", grad, from.clone()))
     });
     (values, indices)
@@ -43,7 +43,9 @@ pub(crate) fn histc(a: &Tensor, bins: u64) -> Tensor {
 
 /// `torch.cumsum(a, dim=0, dtype=torch.int32)`.
 pub(crate) fn cumsum(a: &Tensor) -> Tensor {
-    output(a.torch(), "cumsum", a.layout().packed(), Dtype::Int32)
+    let sums = output(a.torch(), "cumsum", a.layout().packed(), Dtype::Int32);
+    a.torch().reads(&[a]);
+    sums
 }
 
 /// `a[indices]`: rows of `a`. Saves the indices; backward puts the gradient into zeros.
@@ -53,14 +55,19 @@ pub(crate) fn index(a: &Tensor, indices: impl Borrow<Tensor>) -> Tensor {
     if let Some(first) = sizes.first_mut() {
         *first = indices.size(0);
     }
-    let rows = || like("index.Tensor", a, Layout::contiguous(&sizes));
+    let rows = || {
+        let rows = output(a.torch(), "index.Tensor", Layout::contiguous(&sizes), a.dtype());
+        // of `a` it reads the rows that it copies
+        rows.torch().reads(&[indices, &rows]);
+        rows
+    };
     if !recorded(a.torch(), &[a]) {
         return rows();
     }
     let (saved, from) = (indices.save(), a.layout().packed());
     record(rows(), &[a], move |grad| {
         let _indices = saved.unpack();
-        let _zeros = like("new_zeros", grad, from.clone());
+        let _zeros = output(grad.torch(), "new_zeros", from.clone(), grad.dtype());
         one(like("index_put", grad, from.clone()))
     })
 }
@@ -68,8 +75,10 @@ pub(crate) fn index(a: &Tensor, indices: impl Borrow<Tensor>) -> Tensor {
 /// `inverse = torch.empty_like(permutation); inverse[permutation] = torch.arange(…)`.
 pub(crate) fn inverse_permutation(permutation: &Tensor) -> Tensor {
     let torch = permutation.torch();
-    let inverse = like("empty_like", permutation, permutation.layout().packed());
-    let _places = super::arange(torch, permutation.size(0));
+    torch.launch("empty_like");
+    let inverse = torch.unwritten(permutation.layout().packed(), permutation.dtype());
+    let places = super::arange(torch, permutation.size(0));
     torch.launch("index_put_");
+    torch.reads(&[permutation, &places, &inverse]); // and writes the last
     inverse
 }

@@ -71,9 +71,7 @@ pub(crate) fn clone(a: Tensor) -> Tensor {
 pub(crate) fn slice_last(a: impl Borrow<Tensor>, size: u64) -> Tensor {
     let a = a.borrow();
     let full = a.layout().packed();
-    view(a, a.layout().narrow_last(size), move |grad| {
-        output(grad.torch(), "slice_backward", full.clone(), grad.dtype())
-    })
+    view(a, a.layout().narrow_last(size), move |grad| like("slice_backward", grad, full.clone()))
 }
 
 /// `torch.cat((a, b), dim=-1)`. Backward hands out slices of the gradient.
@@ -85,6 +83,7 @@ pub(crate) fn cat_last(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor
         *last = left.saturating_add(right);
     }
     let joined = output(a.torch(), "cat", Layout::contiguous(&sizes), a.dtype().promote(b.dtype()));
+    a.torch().reads(&[a, b]);
     record(joined, &[a, b], move |grad| {
         let part = |size| Some(grad.alias(grad.layout().narrow_last(size)));
         smallvec![part(left), part(right)]
@@ -97,7 +96,9 @@ pub(crate) fn split_last<const N: usize>(a: &Tensor, widths: [u64; N]) -> [Tenso
     let full = a.layout().packed();
     let joined = record_all(parts.to_vec(), &[a], move |grads| {
         let Some(grad) = grads.iter().flatten().next() else { return smallvec![None] };
-        one(output(grad.torch(), "cat", full.clone(), grad.dtype()))
+        let joined = output(grad.torch(), "cat", full.clone(), grad.dtype());
+        joined.torch().reads(&grads.iter().flatten().collect::<SmallVec<[&Tensor; 4]>>());
+        one(joined)
     });
     match joined.try_into() {
         Ok(parts) => parts,

@@ -1,0 +1,103 @@
+//! What costs would take on a card at its peak rates. This is theory: the least that the arithmetic and the traffic take,
+//! not how long a step runs. What a card really reaches of its rates has to be measured.
+
+use crate::catalogue::Speeds;
+use crate::torch::{Costs, Flops};
+use std::fmt;
+
+/// A length of time, exact: 10⁻¹² seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Picoseconds(pub u128);
+
+impl fmt::Display for Picoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_units = |unit: u128| (self.0 + unit / 2) / unit;
+        let (hundredths, unit) = match self.0 {
+            0 => (0, "s"),
+            1..1_000_000_000 => (in_units(10_000), "µs"),
+            1_000_000_000..1_000_000_000_000 => (in_units(10_000_000), "ms"),
+            _ => (in_units(10_000_000_000), "s"),
+        };
+        match hundredths {
+            0 => write!(f, "0 {unit}"),
+            _ => write!(f, "{}.{:02} {unit}", hundredths / 100, hundredths % 100),
+        }
+    }
+}
+
+/// What a step costs, in time at a card's peak rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TheoreticalTime {
+    /// What a checkpoint computes again: its FLOPs at the rate of their type.
+    pub recompute: Picoseconds,
+    /// What goes over the host link, both ways one after the other.
+    pub host: Picoseconds,
+    /// The whole step by the roofline: products take as long as their FLOPs or their bytes, whichever is longer; all other
+    /// ops take as long as their bytes; then what goes over the host link. Nothing overlaps.
+    pub step: Picoseconds,
+}
+
+impl TheoreticalTime {
+    /// The time of costs at these rates; nothing where the card has no rate for a type that is multiplied.
+    pub fn of(costs: &Costs, speeds: &Speeds) -> Option<TheoreticalTime> {
+        let products = arithmetic(&costs.flops, speeds)?;
+        let recompute = arithmetic(&costs.recomputed, speeds)?;
+        let moved = |bytes| at_rate(bytes, speeds.memory);
+        let over_link = costs.host.to_host.saturating_add(costs.host.from_host);
+        let host = at_rate(over_link, speeds.host_link.bytes_per_second());
+        let step = [products.max(moved(costs.product_bytes)), moved(costs.other_bytes), host];
+        let step = step.into_iter().fold(0, u128::saturating_add);
+        Some(TheoreticalTime {
+            recompute: Picoseconds(recompute),
+            host: Picoseconds(host),
+            step: Picoseconds(step),
+        })
+    }
+}
+
+/// How long these FLOPs take, each type at its rate.
+fn arithmetic(flops: &Flops, speeds: &Speeds) -> Option<u128> {
+    let types = [(flops.fp32, Some(speeds.fp32)), (flops.fp16, speeds.fp16), (flops.bf16, speeds.bf16)];
+    types.into_iter().try_fold(0_u128, |sum, (flops, rate)| match (flops, rate) {
+        (0, _) => Some(sum),
+        (flops, rate) => Some(sum.saturating_add(at_rate(flops, rate?))),
+    })
+}
+
+/// How many picoseconds an amount takes at so much a second.
+fn at_rate(amount: u128, per_second: u64) -> u128 {
+    amount.saturating_mul(1_000_000_000_000).checked_div(u128::from(per_second)).unwrap_or(u128::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::card;
+    use crate::torch::HostBytes;
+
+    #[test]
+    fn each_part_takes_its_time() {
+        let speeds = card("a100-80gb").unwrap().speeds.unwrap();
+        let costs = Costs {
+            flops: Flops { bf16: 312_000_000_000_000, fp32: 19_500_000_000_000, fp16: 0 },
+            recomputed: Flops { bf16: 78_000_000_000_000, ..Flops::default() },
+            product_bytes: 2_039_000_000_000,
+            other_bytes: 1_019_500_000_000,
+            host: HostBytes { to_host: 63_015_384_615, from_host: 0 },
+        };
+        let time = TheoreticalTime::of(&costs, &speeds).unwrap();
+        let second = 1_000_000_000_000;
+        assert_eq!(time.recompute, Picoseconds(second / 4));
+        assert_eq!(time.host.0 / 1000, 2 * second / 1000, "31.5 GB/s each way");
+        assert_eq!(time.step.0, 2 * second + second / 2 + time.host.0, "FLOPs hide the products' bytes");
+    }
+
+    #[test]
+    fn a_type_without_a_rate_has_no_time() {
+        let speeds = card("t4").unwrap().speeds.unwrap();
+        let bf16 = Costs { flops: Flops { bf16: 1, ..Flops::default() }, ..Costs::default() };
+        assert_eq!(TheoreticalTime::of(&bf16, &speeds), None);
+        let fp16 = Costs { flops: Flops { fp16: 65, ..Flops::default() }, ..Costs::default() };
+        assert_eq!(TheoreticalTime::of(&fp16, &speeds).unwrap().step, Picoseconds(1));
+    }
+}

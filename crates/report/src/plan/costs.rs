@@ -1,0 +1,204 @@
+//! What a step costs beside the memory it takes, in words and as JSON; and what a candidate's step costs more.
+
+use super::PlanReport;
+use crate::figures::{flop, seconds, signed_seconds};
+use peakledger_core::Bytes;
+use peakledger_plan::{Costs, HostBytes, Picoseconds, Plan, Step, TheoreticalTime};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct CostsJson<'a> {
+    step: &'static str,
+    #[serde(flatten)]
+    costs: FiguresJson,
+    phases: Vec<PhaseCostsJson<'a>>,
+    /// The least time at the card's peak rates; null without a card whose rates are known.
+    theoretical: Option<TheoreticalJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct PhaseCostsJson<'a> {
+    phase: &'a str,
+    micro_batch: Option<u32>,
+    #[serde(flatten)]
+    costs: FiguresJson,
+}
+
+#[derive(Serialize)]
+pub(super) struct FiguresJson {
+    flops: u128,
+    recomputed_flops: u128,
+    bytes_moved: u128,
+    to_host_bytes: u128,
+    from_host_bytes: u128,
+}
+
+#[derive(Serialize)]
+struct TheoreticalJson<'a> {
+    gpu: &'a str,
+    step_seconds: f64,
+    recompute_seconds: f64,
+    host_seconds: f64,
+    source: &'a str,
+}
+
+/// What a candidate's step costs more than the baseline's; negative where it costs less.
+#[derive(Serialize)]
+pub(super) struct AddedJson {
+    flops: i128,
+    recomputed_flops: i128,
+    bytes_moved: i128,
+    to_host_bytes: i128,
+    from_host_bytes: i128,
+    theoretical_seconds: Option<f64>,
+}
+
+impl From<Costs> for FiguresJson {
+    fn from(costs: Costs) -> FiguresJson {
+        FiguresJson {
+            flops: costs.flops.total(),
+            recomputed_flops: costs.recomputed.total(),
+            bytes_moved: costs.bytes_moved(),
+            to_host_bytes: costs.host.to_host,
+            from_host_bytes: costs.host.from_host,
+        }
+    }
+}
+
+/// The difference of two counts, with its sign.
+fn more(after: u128, before: u128) -> i128 {
+    let difference = i128::try_from(after.abs_diff(before)).unwrap_or(i128::MAX);
+    if after < before { -difference } else { difference }
+}
+
+impl PlanReport<'_> {
+    /// The step whose costs are shown.
+    fn costed(&self) -> Step {
+        self.step.unwrap_or(Step::Steady)
+    }
+
+    fn costs_of(&self, plan: &Plan) -> Costs {
+        plan.step(self.costed()).costs()
+    }
+
+    /// The least time that a plan's step takes, where the card's rates are known.
+    fn time_of(&self, plan: &Plan) -> Option<TheoreticalTime> {
+        TheoreticalTime::of(&self.costs_of(plan), self.card?.speeds.as_ref()?)
+    }
+
+    /// How much longer a candidate's step takes than the baseline's, in picoseconds.
+    fn added_time(&self, candidate: &Plan) -> Option<i128> {
+        Some(more(self.time_of(candidate)?.step.0, self.time_of(self.plan)?.step.0))
+    }
+
+    pub(super) fn costs_json(&self) -> CostsJson<'_> {
+        let step = self.plan.step(self.costed());
+        let phases = step.phases.iter().map(|phase| PhaseCostsJson {
+            phase: phase.phase.as_str(),
+            micro_batch: phase.micro_batch,
+            costs: phase.costs.into(),
+        });
+        let theoretical = self.time_of(self.plan).and_then(|time| {
+            let card = self.card?;
+            Some(TheoreticalJson {
+                gpu: &card.name,
+                step_seconds: seconds(time.step),
+                recompute_seconds: seconds(time.recompute),
+                host_seconds: seconds(time.host),
+                source: &card.speeds.as_ref()?.source,
+            })
+        });
+        CostsJson {
+            step: step.step.as_str(),
+            costs: step.costs().into(),
+            phases: phases.collect(),
+            theoretical,
+        }
+    }
+
+    pub(super) fn figures_json(&self, plan: &Plan) -> FiguresJson {
+        self.costs_of(plan).into()
+    }
+
+    pub(super) fn added_json(&self, candidate: &Plan) -> AddedJson {
+        let (before, after) = (self.costs_of(self.plan), self.costs_of(candidate));
+        AddedJson {
+            flops: more(after.flops.total(), before.flops.total()),
+            recomputed_flops: more(after.recomputed.total(), before.recomputed.total()),
+            bytes_moved: more(after.bytes_moved(), before.bytes_moved()),
+            to_host_bytes: more(after.host.to_host, before.host.to_host),
+            from_host_bytes: more(after.host.from_host, before.host.from_host),
+            theoretical_seconds: self.added_time(candidate).map(signed_seconds),
+        }
+    }
+
+    /// The costs of the step in a sentence.
+    pub(super) fn costs_line(&self) -> String {
+        let costs = self.costs_of(self.plan);
+        let mut line = format!("costs of the {} step: {}", self.costed().as_str(), flop(costs.flops.total()));
+        if costs.recomputed.total() > 0 {
+            line += &format!(", {} of them again", flop(costs.recomputed.total()));
+        }
+        line += &format!("; {} moved on the card", amount(costs.bytes_moved()));
+        if costs.host != HostBytes::default() {
+            let (to, from) = (amount(costs.host.to_host), amount(costs.host.from_host));
+            line += &format!(", {to} to the host and {from} back");
+        }
+        let card = self.card.map(|card| card.full_name.as_deref().unwrap_or(&card.name)).unwrap_or_default();
+        if let Some(time) = self.time_of(self.plan) {
+            line += &format!("; theoretical on {card}, at its peak rates: {}", time.step);
+            let parts = [(time.recompute, "to recompute"), (time.host, "over the host link")];
+            for (part, what) in parts.into_iter().filter(|(part, _)| part.0 > 0) {
+                line += &format!(", {part} {what}");
+            }
+        } else if self.card.is_some_and(|card| card.speeds.is_some()) {
+            line += &format!(
+                "; {card} has no rate for a type that is multiplied, so there is no theoretical time"
+            );
+        }
+        line
+    }
+
+    /// What the step as it is costs, in a few words.
+    pub(super) fn own_costs_cell(&self) -> String {
+        let time = self.time_of(self.plan).map(|time| time.step.to_string());
+        time.unwrap_or_else(|| flop(self.costs_of(self.plan).flops.total()))
+    }
+
+    /// What a candidate costs more: `+68.80 ms`, or without the rates of a card `+46.2 TFLOP`.
+    pub(super) fn added_cell(&self, candidate: &Plan) -> String {
+        let flops = |plan: &Plan| self.costs_of(plan).flops.total();
+        let (added, said) = match self.added_time(candidate) {
+            Some(added) => (added, Picoseconds(added.unsigned_abs()).to_string()),
+            None => {
+                let added = more(flops(candidate), flops(self.plan));
+                (added, flop(added.unsigned_abs()))
+            }
+        };
+        format!("{}{said}", if added < 0 { "-" } else { "+" })
+    }
+
+    /// What a candidate does more for the memory that it saves: `46.2 TFLOP again`.
+    pub(super) fn price_cell(&self, candidate: &Plan) -> String {
+        let (before, after) = (self.costs_of(self.plan), self.costs_of(candidate));
+        let mut parts = Vec::new();
+        if after.recomputed.total() > before.recomputed.total() {
+            parts.push(format!("{} again", flop(after.recomputed.total() - before.recomputed.total())));
+        }
+        let over_link = |costs: Costs| costs.host.to_host.saturating_add(costs.host.from_host);
+        if over_link(after) > over_link(before) {
+            parts.push(format!("{} over the link", amount(over_link(after) - over_link(before))));
+        }
+        parts.join(", ")
+    }
+
+    /// The title of what candidates cost.
+    pub(super) fn costs_title(&self) -> &'static str {
+        if self.time_of(self.plan).is_some() { "theoretical cost" } else { "cost" }
+    }
+}
+
+/// An amount of bytes, as people read it.
+fn amount(bytes: u128) -> Bytes {
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
