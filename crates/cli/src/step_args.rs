@@ -127,6 +127,8 @@ values!(OptimizerArg for OptimizerKind {
     AdamW8bit = "adamw-8bit" => OptimizerKind::AdamW8bit,
     Sgd = "sgd" => OptimizerKind::Sgd,
     Adafactor = "adafactor" => OptimizerKind::Adafactor,
+    Lion = "lion" => OptimizerKind::Lion,
+    Muon = "muon" => OptimizerKind::Muon,
 });
 values!(OptimizerImplArg for OptimizerImpl {
     Foreach = "foreach" => OptimizerImpl::Foreach,

@@ -222,6 +222,11 @@ impl Plan {
                 format!("SGD with momentum ({implementation}){clip}")
             }
             OptimizerKind::Adafactor => format!("Adafactor ({implementation}){clip}"),
+            OptimizerKind::Lion => format!("Lion (bitsandbytes; a moment in fp32 for every parameter){clip}"),
+            OptimizerKind::Muon => format!(
+                "torch.optim.Muon for the matrices of the layers, AdamW ({implementation}) for the rest: embeddings, head, \
+                 whatever has no two dimensions{clip}"
+            ),
             OptimizerKind::Sgd => format!("SGD ({implementation}){clip}"),
         }
     }

@@ -157,8 +157,13 @@ impl Options {
                 .to_owned();
             return wrong("--optimizer-impl", cause, "leave it out, or use forloop");
         }
-        if self.optimizer == OptimizerKind::AdamW8bit && self.optimizer_impl.is_some() {
-            let cause = "bitsandbytes' AdamW8bit has one implementation".to_owned();
+        let of_bitsandbytes = match self.optimizer {
+            OptimizerKind::AdamW8bit => Some("AdamW8bit"),
+            OptimizerKind::Lion => Some("Lion"),
+            _ => None,
+        };
+        if let (Some(name), true) = (of_bitsandbytes, self.optimizer_impl.is_some()) {
+            let cause = format!("bitsandbytes' {name} has one implementation");
             return wrong("--optimizer-impl", cause, "leave it out");
         }
         if self.grad_scaler && self.weights() == Dtype::F16 {
@@ -275,6 +280,10 @@ pub enum OptimizerKind {
     Sgd,
     /// `torch.optim.Adafactor`, a parameter at a time.
     Adafactor,
+    /// `bitsandbytes.optim.Lion`, with a moment of 32 bits.
+    Lion,
+    /// `torch.optim.Muon` for the matrices of hidden layers, AdamW for the rest.
+    Muon,
 }
 
 /// How torch computes an optimizer step.

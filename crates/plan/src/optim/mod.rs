@@ -7,6 +7,8 @@ mod adamw;
 mod adamw_8bit;
 mod clip;
 mod grad_scaler;
+mod lion;
+mod muon;
 mod sgd;
 
 pub(crate) use clip::clip_grad_norm;
@@ -41,6 +43,8 @@ impl Optimizer {
             OptimizerKind::AdamW8bit => adamw_8bit::state(parameter, first_8bit == Some(index)),
             OptimizerKind::Sgd => sgd::state(parameter, self.implementation, self.momentum),
             OptimizerKind::Adafactor => adafactor::state(parameter),
+            OptimizerKind::Lion => lion::state(parameter),
+            OptimizerKind::Muon => muon::state(parameter),
         };
         self.state = parameters.iter().enumerate().map(make).collect();
     }
@@ -54,8 +58,23 @@ impl Optimizer {
             OptimizerKind::AdamW8bit => adamw_8bit::step(torch, parameters),
             OptimizerKind::Sgd => sgd::step(torch, self.implementation),
             OptimizerKind::Adafactor => adafactor::step(torch, parameters),
+            OptimizerKind::Lion => lion::step(torch, parameters),
+            OptimizerKind::Muon => muon::step(torch, parameters),
         }
     }
+}
+
+/// The optimizers that step these parameters, in order: one, but for Muon, which leaves to AdamW what it does not take.
+pub(crate) fn shared_out(
+    kind: OptimizerKind,
+    parameters: &[Parameter],
+) -> Vec<(OptimizerKind, Vec<Parameter>)> {
+    if kind != OptimizerKind::Muon {
+        return vec![(kind, parameters.to_vec())];
+    }
+    let (matrices, others): (Vec<_>, Vec<_>) = parameters.iter().cloned().partition(muon::takes);
+    let both = [(OptimizerKind::Muon, matrices), (OptimizerKind::AdamW, others)];
+    both.into_iter().filter(|(_, parameters)| !parameters.is_empty()).collect()
 }
 
 /// A piece of optimizer state for a parameter, made by an op of that name.

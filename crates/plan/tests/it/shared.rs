@@ -55,6 +55,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         "adamw_forloop" => (OptimizerKind::AdamW, OptimizerImpl::ForLoop, false),
         "sgd" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, false),
         "sgd_momentum" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, true),
+        "muon" => (OptimizerKind::Muon, OptimizerImpl::Foreach, false),
         "adafactor" => (OptimizerKind::Adafactor, OptimizerImpl::ForLoop, false),
         other => return Err(format!("optimizer {other}")),
     };
