@@ -2,7 +2,7 @@
 
 use crate::model::Attend;
 use crate::options::{
-    Attention, HoldOutputs, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Quantize, Recompute,
+    Attention, Experts, HoldOutputs, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Quantize, Recompute,
 };
 use crate::plan::Plan;
 use crate::torch::kernel::cublas_workspace;
@@ -34,10 +34,8 @@ impl Plan {
         if self.options.offload != Offload::default() {
             list.push(("offload", self.offload()));
         }
-        if self.architecture.shape.routed {
-            let experts = "grouped_mm, transformers' default: rows sorted by expert, so it is the same however evenly \
-                           the routers spread them";
-            list.push(("experts", experts.to_owned()));
+        if self.architecture.shape.num_experts > 0 {
+            list.push(("experts", self.experts()));
         }
         let config = [
             ("left out, so the family's default", &self.architecture.defaults),
@@ -91,7 +89,7 @@ impl Plan {
             }
             Some(lora) => {
                 let targets = match &lora.targets {
-                    LoraTargets::AllLinear if self.architecture.shape.routed => {
+                    LoraTargets::AllLinear if self.architecture.shape.num_experts > 0 => {
                         "every linear module but the head (experts are none)".to_owned()
                     }
                     LoraTargets::AllLinear => "every linear module but the head".to_owned(),
@@ -109,6 +107,23 @@ impl Plan {
             }
         };
         format!("transformers 5.24 modules ({modules}) on torch 2.15, {trained}")
+    }
+
+    fn experts(&self) -> String {
+        match self.options.experts {
+            Experts::GroupedMm => {
+                "grouped_mm, transformers' default: rows sorted by expert, so it is the same however evenly the routers \
+                 spread them"
+                    .to_owned()
+            }
+            Experts::Eager { imbalance } => {
+                let spread = match imbalance > 1.0 {
+                    true => format!(", the last with {imbalance} times the mean rows and the others alike"),
+                    false => ", the routers spreading the tokens evenly".to_owned(),
+                };
+                format!("eager: one after the other, the gradient of each as large as that of all{spread}")
+            }
+        }
     }
 
     fn batch(&self) -> String {

@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
             attention_dropout: self.probability("attention_dropout", 0.0)?,
             window: None,
             eager_only: false,
-            routed: false,
+            num_experts: 0,
             learned_positions: false,
         })
     }

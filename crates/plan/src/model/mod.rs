@@ -5,6 +5,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod decoder;
+mod experts;
 mod gemma;
 mod gpt2;
 mod gpt_neox;

@@ -1,8 +1,6 @@
-//! Mixture of experts: a router sends each token to a few of many gated MLPs, whose weights lie as two 3-D tensors. The
-//! tokens are sorted by expert, so one grouped product serves all of them (`grouped_mm_experts_forward`,
-//! `transformers/integrations/moe.py`): what is allocated depends on how many tokens there are, not on where they go.
+//! Mixture of experts: a router sends each token to a few of many gated MLPs ([`Experts`]).
 
-use super::mlp::activate;
+use super::experts::Experts;
 use crate::config::{Activation, Reader, Shape};
 use crate::nn::Builder;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
@@ -11,10 +9,10 @@ use peakledger_input::Problem;
 /// The experts of a model, as its config.json has them.
 #[derive(Clone, Debug)]
 pub(super) struct Moe {
-    num_experts: u64,
+    pub(super) num_experts: u64,
     num_experts_per_tok: u64,
-    intermediate_size: u64,
-    hidden_act: Activation,
+    pub(super) intermediate_size: u64,
+    pub(super) hidden_act: Activation,
     router: Router,
 }
 
@@ -123,65 +121,5 @@ impl TopKRouter {
             }
             (router_logits, top_value, indices)
         })
-    }
-}
-
-/// `…Experts`: `gate_up_proj` `[experts, 2 · intermediate, hidden]` and `down_proj` `[experts, hidden, intermediate]`.
-struct Experts {
-    module: ModuleId,
-    act_fn: ModuleId,
-    gate_up_proj: Tensor,
-    down_proj: Tensor,
-    activation: Activation,
-}
-
-impl Experts {
-    fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, moe: &Moe) -> Experts {
-        let module = build.module(parent, "experts");
-        build.stays_whole("an expert's weight");
-        let (experts, inner, hidden) = (moe.num_experts, moe.intermediate_size, shape.hidden_size);
-        let gate_up = [experts, inner.saturating_mul(2), hidden];
-        Experts {
-            module,
-            act_fn: build.module(module, "act_fn"),
-            gate_up_proj: build.parameter(module, "gate_up_proj", &gate_up),
-            down_proj: build.parameter(module, "down_proj", &[experts, hidden, inner]),
-            activation: moe.hidden_act,
-        }
-    }
-
-    fn forward(&self, hidden_states: &Tensor, top_k_index: &Tensor, top_k_weights: &Tensor) -> Tensor {
-        let torch = hidden_states.torch();
-        torch.inside(self.module, || {
-            let (tokens, top_k) = (top_k_index.size(0), top_k_index.size(1));
-            let selected = tokens.saturating_mul(top_k);
-            let sample_weights = ops::reshape(top_k_weights, &[selected]);
-            let expert_ids = ops::reshape(top_k_index, &[selected]);
-
-            let (expert_ids, permutation) = ops::sort(&expert_ids);
-            let hidden_of_selected = ops::index(hidden_states, ops::floor_divide(&permutation));
-            let sample_weights = ops::index(&sample_weights, &permutation);
-            let histogram_input = ops::to_copy(&expert_ids, Dtype::Int32);
-            let tokens_per_expert = ops::histc(&histogram_input, self.gate_up_proj.size(0));
-            let offsets = ops::cumsum(&tokens_per_expert);
-
-            let mut projected = ops::grouped_mm(&hidden_of_selected, &self.gate_up_proj, &offsets);
-            projected = self.apply_gate(&projected);
-            projected = ops::grouped_mm(&projected, &self.down_proj, &offsets);
-
-            let mut weighted = ops::mul(&projected, ops::unsqueeze(&sample_weights, 1));
-            let inverse = ops::inverse_permutation(&permutation);
-            weighted = ops::index(&weighted, &inverse);
-            let of_token = ops::reshape(&weighted, &[tokens, top_k, hidden_states.size(1)]);
-            let summed = ops::sum(of_token, 1, false);
-            ops::to(&summed, hidden_states.dtype())
-        })
-    }
-
-    fn apply_gate(&self, gate_up: &Tensor) -> Tensor {
-        let half = gate_up.size(1) / 2;
-        let [gate, up] = ops::split_last(gate_up, [half, half]);
-        let gate = gate_up.torch().inside(self.act_fn, || activate(self.activation, gate));
-        ops::mul(gate, up)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use lora::Adapter;
 pub(crate) use norm::{Norm, NormKind};
 pub(crate) use rotary::{Rejoin, RotaryEmbedding, apply_partial_rotary, apply_rotary, partial_width};
 
-use crate::options::{Frozen, Lora, LoraTargets, Options, Quantize};
+use crate::options::{Experts, Frozen, Lora, LoraTargets, Options, Quantize};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::tape::{ModuleName, ParameterName, Role};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
@@ -83,6 +83,8 @@ pub(crate) struct Builder {
     loaded: Option<Dtype>,
     /// Weights as they were loaded, each with what it is cast to.
     to_cast: Vec<(Tensor, Tensor)>,
+    /// How experts are run.
+    pub(crate) experts: Experts,
     /// A weight that is planned only as it is.
     whole: Option<&'static str>,
     /// The names of the linear modules that an adapter may target.
@@ -105,6 +107,7 @@ impl Builder {
             grad_dtype: options.grad_dtype,
             loaded: options.prepare_for_kbit.then(|| options.loaded()).filter(|dtype| dtype.is_half()),
             to_cast: Vec::new(),
+            experts: options.experts,
             whole: None,
             linear_names: BTreeSet::new(),
         }

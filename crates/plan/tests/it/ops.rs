@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::Path;
 
 /// Ops of the log that allocate nothing of their own: views, questions, in-place arithmetic, markers.
-const FREE: [&str; 32] = [
+const FREE: [&str; 34] = [
     "view",
     "split.Tensor",
     "pow_.Scalar",
@@ -21,6 +21,8 @@ const FREE: [&str; 32] = [
     "transpose.int",
     "detach",
     "unsqueeze",
+    "select.int",
+    "unbind.int",
     "expand",
     "slice.Tensor",
     "_unsafe_view",

@@ -26,7 +26,10 @@ pub(crate) use pointwise::{
     ones_like, pow2, relu, rsqrt, silu, sin, tanh, to, to_copy,
 };
 pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum, sum_to};
-pub(crate) use routing::{cumsum, floor_divide, histc, index, inverse_permutation, sort, topk};
+pub(crate) use routing::{
+    cumsum, equal, floor_divide, greater, histc, index, index_add_in_place, inverse_permutation, nonzero,
+    one_hot, select, sort, sum_of_rows, topk, zeros_like,
+};
 pub(crate) use view::{
     cat_last, clone, contiguous, expand_heads, reshape, slice_last, split_last, transpose, unsqueeze,
 };
