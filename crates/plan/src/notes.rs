@@ -7,7 +7,7 @@ use crate::options::{
 use crate::plan::Plan;
 use crate::torch::kernel::cublas_workspace;
 use crate::torch::ops::SdpaKernel;
-use peakledger_core::Bytes;
+use peakledger_core::{Bytes, Category};
 
 /// One thing that is taken for granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +158,10 @@ impl Plan {
                      (Megatron's Float16OptimizerWithFloat16Params)"
                 )
             }
-            (None, None) => format!("weights, gradients and optimizer state in {stored}"),
+            (None, None) => {
+                let routers = if self.routers_in_fp32() { " (the routers' in fp32)" } else { "" };
+                format!("weights, gradients and optimizer state in {stored}{routers}")
+            }
             (Some(lora), _) => {
                 let (weights, dtype) = (
                     if options.quantize.is_some() { "other weights" } else { "weights" },
@@ -174,6 +177,13 @@ impl Plan {
                 format!("{kept}, autocast to {}{scaler}", autocast.as_str())
             }
         }
+    }
+
+    /// Whether the family keeps its routers in fp32 where other weights are not.
+    fn routers_in_fp32(&self) -> bool {
+        let stored = self.tape.stored.iter();
+        let mut weights = stored.filter(|it| it.category == Category::Parameter && it.detail.is_none());
+        weights.any(|it| it.dtype != self.options.weights())
     }
 
     fn attention(&self) -> String {

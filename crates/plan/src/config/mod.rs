@@ -37,8 +37,10 @@ pub struct Shape {
     pub num_attention_heads: u64,
     /// Key and value heads.
     pub num_key_value_heads: u64,
-    /// Width of a head.
+    /// Width of a head: of its queries and keys.
     pub head_dim: u64,
+    /// Width of a head's values, where it is another.
+    pub(crate) v_head_dim: Option<u64>,
     /// The longest sequence.
     pub max_position_embeddings: u64,
     /// Whether the head shares the embedding's weight.

@@ -6,11 +6,53 @@
 //! of the modeling files), and the gradient of each is as large as that of all of them.
 
 use super::mlp::activate;
-use super::moe::Moe;
-use crate::config::{Activation, Shape};
+use crate::config::{Activation, Reader, Shape};
 use crate::nn::Builder;
 use crate::options::Experts as Way;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
+use peakledger_input::Problem;
+
+/// The experts of a model, as its config.json has them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Routed {
+    pub(super) num_experts: u64,
+    pub(super) num_experts_per_tok: u64,
+    pub(super) intermediate_size: u64,
+    pub(super) hidden_act: Activation,
+}
+
+impl Routed {
+    /// Reads the counts, of which the family knows the defaults, and notes in the shape how many experts there are.
+    pub(super) fn read(
+        reader: &mut Reader<'_>,
+        shape: &mut Shape,
+        names: &[&'static str],
+        intermediate_size: u64,
+        [num_experts, num_experts_per_tok]: [u64; 2],
+    ) -> Result<Routed, Problem> {
+        let routed = Routed {
+            num_experts: reader.number_or(names, num_experts)?,
+            num_experts_per_tok: reader.number_or(&["num_experts_per_tok"], num_experts_per_tok)?,
+            intermediate_size,
+            hidden_act: reader.activation("hidden_act", Activation::Silu)?,
+        };
+        if routed.num_experts_per_tok > routed.num_experts {
+            let (chosen, experts) = (routed.num_experts_per_tok, routed.num_experts);
+            let cause = format!("a token goes to {chosen} experts and there are {experts}");
+            return Err(reader.at("num_experts_per_tok", &cause, "it is at most the number of experts"));
+        }
+        if reader.flag("output_router_logits")? == Some(true) {
+            let cause = "the load-balancing loss of the routers is not planned yet";
+            return Err(reader.at(
+                "output_router_logits",
+                cause,
+                "set it to false to plan without that loss",
+            ));
+        }
+        shape.num_experts = routed.num_experts;
+        Ok(routed)
+    }
+}
 
 /// `…Experts`: `gate_up_proj` `[experts, 2 · intermediate, hidden]` and `down_proj` `[experts, hidden, intermediate]`.
 pub(super) struct Experts {
@@ -23,17 +65,17 @@ pub(super) struct Experts {
 }
 
 impl Experts {
-    pub(super) fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, moe: &Moe) -> Experts {
+    pub(super) fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, routed: &Routed) -> Experts {
         let module = build.module(parent, "experts");
         build.stays_whole("an expert's weight");
-        let (experts, inner, hidden) = (moe.num_experts, moe.intermediate_size, shape.hidden_size);
+        let (experts, inner, hidden) = (routed.num_experts, routed.intermediate_size, shape.hidden_size);
         let gate_up = [experts, inner.saturating_mul(2), hidden];
         Experts {
             module,
             act_fn: build.module(module, "act_fn"),
             gate_up_proj: build.parameter(module, "gate_up_proj", &gate_up),
             down_proj: build.parameter(module, "down_proj", &[experts, hidden, inner]),
-            activation: moe.hidden_act,
+            activation: routed.hidden_act,
             way: build.experts,
         }
     }

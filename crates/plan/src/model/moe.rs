@@ -1,18 +1,15 @@
 //! Mixture of experts: a router sends each token to a few of many gated MLPs ([`Experts`]).
 
-use super::experts::Experts;
-use crate::config::{Activation, Reader, Shape};
+use super::experts::{Experts, Routed};
+use crate::config::{Reader, Shape};
 use crate::nn::Builder;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 use peakledger_input::Problem;
 
-/// The experts of a model, as its config.json has them.
+/// Experts with a router by softmax, as its config.json has them.
 #[derive(Clone, Debug)]
 pub(super) struct Moe {
-    pub(super) num_experts: u64,
-    num_experts_per_tok: u64,
-    pub(super) intermediate_size: u64,
-    pub(super) hidden_act: Activation,
+    routed: Routed,
     router: Router,
 }
 
@@ -31,31 +28,14 @@ impl Moe {
     /// Reads the counts, of which the family knows the defaults.
     pub(super) fn read(
         reader: &mut Reader<'_>,
+        shape: &mut Shape,
         intermediate_size: u64,
         router: Router,
-        [num_experts, num_experts_per_tok]: [u64; 2],
+        defaults: [u64; 2],
     ) -> Result<Moe, Problem> {
-        let moe = Moe {
-            num_experts: reader.number_or(&["num_local_experts", "num_experts"], num_experts)?,
-            num_experts_per_tok: reader.number_or(&["num_experts_per_tok"], num_experts_per_tok)?,
-            intermediate_size,
-            hidden_act: reader.activation("hidden_act", Activation::Silu)?,
-            router,
-        };
-        if moe.num_experts_per_tok > moe.num_experts {
-            let (chosen, experts) = (moe.num_experts_per_tok, moe.num_experts);
-            let cause = format!("a token goes to {chosen} experts and there are {experts}");
-            return Err(reader.at("num_experts_per_tok", &cause, "it is at most the number of experts"));
-        }
-        if reader.flag("output_router_logits")? == Some(true) {
-            let cause = "the load-balancing loss of the routers is not planned yet";
-            return Err(reader.at(
-                "output_router_logits",
-                cause,
-                "set it to false to plan without that loss",
-            ));
-        }
-        Ok(moe)
+        let names = ["num_local_experts", "num_experts"];
+        let routed = Routed::read(reader, shape, &names, intermediate_size, defaults)?;
+        Ok(Moe { routed, router })
     }
 }
 
@@ -71,7 +51,7 @@ impl SparseMoeBlock {
         let module = build.module(parent, "mlp");
         let router = |build: &mut Builder| TopKRouter::new(build, module, shape, moe);
         let before = (!moe.router.after_experts).then(|| router(build));
-        let experts = Experts::new(build, module, shape, moe);
+        let experts = Experts::new(build, module, shape, &moe.routed);
         SparseMoeBlock { module, gate: before.unwrap_or_else(|| router(build)), experts }
     }
 
@@ -98,8 +78,8 @@ struct TopKRouter {
 impl TopKRouter {
     fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, moe: &Moe) -> TopKRouter {
         let module = build.module(parent, "gate");
-        let weight = build.parameter(module, "weight", &[moe.num_experts, shape.hidden_size]);
-        TopKRouter { module, weight, top_k: moe.num_experts_per_tok, router: moe.router }
+        let weight = build.parameter(module, "weight", &[moe.routed.num_experts, shape.hidden_size]);
+        TopKRouter { module, weight, top_k: moe.routed.num_experts_per_tok, router: moe.router }
     }
 
     /// The logits, and of each token the weights of its experts and which they are.

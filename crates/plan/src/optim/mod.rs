@@ -97,9 +97,26 @@ fn state_of(
     tensor
 }
 
+/// Lists of one type each, as ops over lists of tensors want them. The type that comes last is first: torch groups in an
+/// unordered map (`_group_tensors_by_first_tensors_device_and_dtype`, `aten/src/ATen/native/ForeachUtils.h`).
+fn by_dtype(parameters: &[Parameter]) -> Vec<Vec<&Parameter>> {
+    let mut lists: Vec<Vec<&Parameter>> = Vec::new();
+    for parameter in parameters {
+        let is_alike = |list: &&mut Vec<&Parameter>| {
+            list.first().is_some_and(|first| first.tensor.dtype() == parameter.tensor.dtype())
+        };
+        match lists.iter_mut().find(is_alike) {
+            Some(list) => list.push(parameter),
+            None => lists.push(vec![parameter]),
+        }
+    }
+    lists.reverse();
+    lists
+}
+
 /// Tensors shaped as the parameters, made by one op over all of them: a foreach temporary.
-fn foreach_like(torch: &Rc<Torch>, parameters: &[Parameter], op: &'static str) -> Vec<Tensor> {
+fn foreach_like(torch: &Rc<Torch>, parameters: &[&Parameter], op: &'static str) -> Vec<Tensor> {
     torch.launch(op);
-    let like = |p: &Parameter| torch.empty(p.tensor.layout().clone(), p.tensor.dtype());
+    let like = |p: &&Parameter| torch.empty(p.tensor.layout().clone(), p.tensor.dtype());
     parameters.iter().map(like).collect()
 }

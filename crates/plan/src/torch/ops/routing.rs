@@ -25,6 +25,25 @@ pub(crate) fn topk(a: &Tensor, k: u64) -> (Tensor, Tensor) {
     (values, indices)
 }
 
+/// `a.gather(1, indices)`. Saves the indices and, for its shape, `a`; backward adds the gradient into zeros.
+pub(crate) fn gather(a: &Tensor, indices: &Tensor) -> Tensor {
+    let gathered = || like("gather", a, indices.layout().packed());
+    if !recorded(a.torch(), &[a]) {
+        return gathered();
+    }
+    let saved = [indices.save(), a.save()];
+    record(gathered(), &[a], move |grad| {
+        let [_indices, a] = saved.each_ref().map(Saved::unpack);
+        let _zeros = like("new_zeros", grad, a.layout().packed());
+        one(like("scatter_add", grad, a.layout().packed()))
+    })
+}
+
+/// `a.scatter_(1, …, value)`, of what needs no gradient.
+pub(crate) fn scatter_in_place(a: &Tensor) {
+    a.torch().launch("scatter_.value");
+}
+
 /// `torch.sort(a)`: values and indices, of what needs no gradient.
 pub(crate) fn sort(a: &Tensor) -> (Tensor, Tensor) {
     let values = like("sort", a, a.layout().packed());
