@@ -6,8 +6,8 @@ use peakledger_input::{Place, Problem, quoted};
 use peakledger_plan::Dtype;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
-    Attention, Frozen, HoldOutputs, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Options,
-    Precision, Quantize, Recompute,
+    Attention, Experts, Frozen, HoldOutputs, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind,
+    Options, Precision, Quantize, Recompute,
 };
 use std::str::FromStr;
 
@@ -48,6 +48,12 @@ pub(crate) struct StepArgs {
     /// Repeat keys and values for all heads before the attention kernel is called
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     expand_kv: Option<bool>,
+    /// How the experts of a layer are run: by one grouped product, or one after the other [default: grouped_mm]
+    #[arg(long, value_enum, value_name = "KIND")]
+    experts: Option<ExpertsArg>,
+    /// The load of the busiest expert over the mean, as eager experts feel it (1 + MaxVio) [default: 1]
+    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = usage::imbalance)]
+    expert_imbalance: Option<f64>,
     /// What is computed again in backward instead of kept: none, full, every:N for a checkpoint per N layers, or selective for
     /// all but the products of linear modules and fused attention [default: none]
     #[arg(long, value_name = "KIND", value_parser = usage::recompute)]
@@ -127,6 +133,8 @@ values!(OptimizerArg for OptimizerKind {
     AdamW8bit = "adamw-8bit" => OptimizerKind::AdamW8bit,
     Sgd = "sgd" => OptimizerKind::Sgd,
     Adafactor = "adafactor" => OptimizerKind::Adafactor,
+    Lion = "lion" => OptimizerKind::Lion,
+    Muon = "muon" => OptimizerKind::Muon,
 });
 values!(OptimizerImplArg for OptimizerImpl {
     Foreach = "foreach" => OptimizerImpl::Foreach,
@@ -144,6 +152,10 @@ values!(QuantizeArg for Quantize {
 values!(AttentionArg for Attention {
     Sdpa = "sdpa" => Attention::Sdpa,
     Eager = "eager" => Attention::Eager,
+});
+values!(ExpertsArg for bool {
+    GroupedMm = "grouped_mm" => false,
+    Eager = "eager" => true,
 });
 values!(HoldOutputsArg for HoldOutputs {
     No = "no" => HoldOutputs::No,
@@ -180,6 +192,10 @@ impl StepArgs {
             attention: self.attention.map_or(default.attention, Into::into),
             padded: self.attention_mask.map_or(default.padded, Into::into),
             expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
+            experts: match self.experts.is_some_and(Into::into) {
+                true => Experts::Eager { imbalance: self.expert_imbalance.unwrap_or(1.0) },
+                false => default.experts,
+            },
             recompute,
             offload: self.offload.unwrap_or(default.offload),
             offload_prefetch: self.offload_prefetch.unwrap_or(default.offload_prefetch),

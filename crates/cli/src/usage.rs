@@ -10,8 +10,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 /// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
-const NOT_YET: [&str; 15] = [
-    "--experts",
+const NOT_YET: [&str; 14] = [
     "--gpus",
     "--dp",
     "--zero",
@@ -311,6 +310,13 @@ pub(crate) fn freeze(text: &str) -> Result<Parts, Problem> {
         }
     };
     text.split('+').map(|text| part(text.trim())).collect::<Result<_, _>>().map(Parts)
+}
+
+/// The load of the busiest expert over the mean; its range is checked with the step.
+pub(crate) fn imbalance(text: &str) -> Result<f64, Problem> {
+    text.parse().map_err(|_| {
+        Problem::anywhere(format!("{} is not a number", quoted(text))).mend("use a number of 1 or more")
+    })
 }
 
 /// What is computed again: none, full, every:N, or selective.

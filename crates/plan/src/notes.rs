@@ -2,12 +2,12 @@
 
 use crate::model::Attend;
 use crate::options::{
-    Attention, HoldOutputs, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Quantize, Recompute,
+    Attention, Experts, HoldOutputs, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Quantize, Recompute,
 };
 use crate::plan::Plan;
 use crate::torch::kernel::cublas_workspace;
 use crate::torch::ops::SdpaKernel;
-use peakledger_core::Bytes;
+use peakledger_core::{Bytes, Category};
 
 /// One thing that is taken for granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +34,8 @@ impl Plan {
         if self.options.offload != Offload::default() {
             list.push(("offload", self.offload()));
         }
-        if self.architecture.shape.routed {
-            let experts = "grouped_mm, transformers' default: rows sorted by expert, so it is the same however evenly \
-                           the routers spread them";
-            list.push(("experts", experts.to_owned()));
+        if self.architecture.shape.num_experts > 0 {
+            list.push(("experts", self.experts()));
         }
         let config = [
             ("left out, so the family's default", &self.architecture.defaults),
@@ -91,7 +89,7 @@ impl Plan {
             }
             Some(lora) => {
                 let targets = match &lora.targets {
-                    LoraTargets::AllLinear if self.architecture.shape.routed => {
+                    LoraTargets::AllLinear if self.architecture.shape.num_experts > 0 => {
                         "every linear module but the head (experts are none)".to_owned()
                     }
                     LoraTargets::AllLinear => "every linear module but the head".to_owned(),
@@ -109,6 +107,23 @@ impl Plan {
             }
         };
         format!("transformers 5.24 modules ({modules}) on torch 2.15, {trained}")
+    }
+
+    fn experts(&self) -> String {
+        match self.options.experts {
+            Experts::GroupedMm => {
+                "grouped_mm, transformers' default: rows sorted by expert, so it is the same however evenly the routers \
+                 spread them"
+                    .to_owned()
+            }
+            Experts::Eager { imbalance } => {
+                let spread = match imbalance > 1.0 {
+                    true => format!(", the last with {imbalance} times the mean rows and the others alike"),
+                    false => ", the routers spreading the tokens evenly".to_owned(),
+                };
+                format!("eager: one after the other, the gradient of each as large as that of all{spread}")
+            }
+        }
     }
 
     fn batch(&self) -> String {
@@ -143,7 +158,10 @@ impl Plan {
                      (Megatron's Float16OptimizerWithFloat16Params)"
                 )
             }
-            (None, None) => format!("weights, gradients and optimizer state in {stored}"),
+            (None, None) => {
+                let routers = if self.routers_in_fp32() { " (the routers' in fp32)" } else { "" };
+                format!("weights, gradients and optimizer state in {stored}{routers}")
+            }
             (Some(lora), _) => {
                 let (weights, dtype) = (
                     if options.quantize.is_some() { "other weights" } else { "weights" },
@@ -159,6 +177,13 @@ impl Plan {
                 format!("{kept}, autocast to {}{scaler}", autocast.as_str())
             }
         }
+    }
+
+    /// Whether the family keeps its routers in fp32 where other weights are not.
+    fn routers_in_fp32(&self) -> bool {
+        let stored = self.tape.stored.iter();
+        let mut weights = stored.filter(|it| it.category == Category::Parameter && it.detail.is_none());
+        weights.any(|it| it.dtype != self.options.weights())
     }
 
     fn attention(&self) -> String {
@@ -222,6 +247,11 @@ impl Plan {
                 format!("SGD with momentum ({implementation}){clip}")
             }
             OptimizerKind::Adafactor => format!("Adafactor ({implementation}){clip}"),
+            OptimizerKind::Lion => format!("Lion (bitsandbytes; a moment in fp32 for every parameter){clip}"),
+            OptimizerKind::Muon => format!(
+                "torch.optim.Muon for the matrices of the layers, AdamW ({implementation}) for the rest: embeddings, head, \
+                 whatever has no two dimensions{clip}"
+            ),
             OptimizerKind::Sgd => format!("SGD ({implementation}){clip}"),
         }
     }

@@ -29,6 +29,8 @@ pub struct Options {
     pub padded: bool,
     /// Whether keys and values are repeated for all heads before the attention kernel is called.
     pub expand_kv: bool,
+    /// How the experts of a layer are run.
+    pub experts: Experts,
     /// What is computed again in backward.
     pub recompute: Recompute,
     /// What waits on the host while the device does not need it.
@@ -77,6 +79,7 @@ impl Default for Options {
             attention: Attention::Sdpa,
             padded: false,
             expand_kv: false,
+            experts: Experts::GroupedMm,
             recompute: Recompute::None,
             offload: Offload::default(),
             offload_prefetch: 1,
@@ -101,6 +104,9 @@ const MOST_TOKENS: u64 = 1 << 32;
 /// Layers × micro-batches: a plan records some 200 storages of 56 B for each.
 pub(crate) const MOST_BLOCKS: u64 = 1 << 14;
 
+/// Experts × layers × micro-batches that run one after the other: a plan records some 60 storages for each.
+const MOST_EXPERT_RUNS: u64 = 1 << 16;
+
 impl Options {
     /// The type that weights are kept in, but for those that are packed.
     pub(crate) fn weights(&self) -> Dtype {
@@ -121,7 +127,7 @@ impl Options {
     }
 
     /// Checks what no type rules out.
-    pub(crate) fn check(&self, seq_len: u64, layers: u32) -> Result<(), Problem> {
+    pub(crate) fn check(&self, seq_len: u64, layers: u32, experts: u64) -> Result<(), Problem> {
         let wrong =
             |option: &str, cause: String, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
         if self.micro_batch_size == 0 {
@@ -157,8 +163,13 @@ impl Options {
                 .to_owned();
             return wrong("--optimizer-impl", cause, "leave it out, or use forloop");
         }
-        if self.optimizer == OptimizerKind::AdamW8bit && self.optimizer_impl.is_some() {
-            let cause = "bitsandbytes' AdamW8bit has one implementation".to_owned();
+        let of_bitsandbytes = match self.optimizer {
+            OptimizerKind::AdamW8bit => Some("AdamW8bit"),
+            OptimizerKind::Lion => Some("Lion"),
+            _ => None,
+        };
+        if let (Some(name), true) = (of_bitsandbytes, self.optimizer_impl.is_some()) {
+            let cause = format!("bitsandbytes' {name} has one implementation");
             return wrong("--optimizer-impl", cause, "leave it out");
         }
         if self.grad_scaler && self.weights() == Dtype::F16 {
@@ -181,6 +192,22 @@ impl Options {
         if !self.freeze.is_empty() && self.lora.is_some() {
             let cause = "with adapters all else is frozen already".to_owned();
             return wrong("--freeze", cause, "leave it out, or --lora");
+        }
+        if let Experts::Eager { imbalance } = self.experts {
+            if !(imbalance >= 1.0 && imbalance.is_finite()) {
+                let cause = format!("the busiest expert cannot have {imbalance} times the mean");
+                return wrong("--expert-imbalance", cause, "use 1 or more");
+            }
+            if experts == 0 {
+                return wrong("--experts", "the model has no experts".to_owned(), "leave it out");
+            }
+            let runs = blocks.saturating_mul(experts);
+            if runs > MOST_EXPERT_RUNS {
+                let cause = format!(
+                    "{experts} experts in {blocks} blocks are more than {MOST_EXPERT_RUNS} runs of one"
+                );
+                return wrong("--experts", cause, "use grouped_mm, or fewer micro-batches");
+            }
         }
         if self.momentum && self.optimizer != OptimizerKind::Sgd {
             let cause = "only SGD has a momentum to set".to_owned();
@@ -275,6 +302,10 @@ pub enum OptimizerKind {
     Sgd,
     /// `torch.optim.Adafactor`, a parameter at a time.
     Adafactor,
+    /// `bitsandbytes.optim.Lion`, with a moment of 32 bits.
+    Lion,
+    /// `torch.optim.Muon` for the matrices of hidden layers, AdamW for the rest.
+    Muon,
 }
 
 /// How torch computes an optimizer step.
@@ -295,6 +326,18 @@ pub enum Attention {
     Sdpa,
     /// Matmul, softmax, matmul.
     Eager,
+}
+
+/// How the experts of a layer are run (`experts_implementation` of transformers).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Experts {
+    /// One grouped product over all of them, which allocates the same however the tokens are spread.
+    GroupedMm,
+    /// One after the other.
+    Eager {
+        /// The rows of the busiest expert over the mean; 1 is evenly spread.
+        imbalance: f64,
+    },
 }
 
 /// What is computed again in backward.

@@ -100,7 +100,7 @@ pub struct At<'a> {
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
     let seq_len = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
-    options.check(seq_len, architecture.shape.num_hidden_layers)?;
+    options.check(seq_len, architecture.shape.num_hidden_layers, architecture.shape.num_experts)?;
     let positions = architecture.shape.max_position_embeddings;
     if architecture.shape.learned_positions && seq_len > positions {
         let cause = format!("the model has {positions} learned positions, and none beyond");

@@ -5,7 +5,7 @@
 //! `Float16OptimizerWithFloat16Params` keeps them); or copies on the host (torchao's `CPUOffloadOptimizer`).
 
 use crate::nn::Parameter;
-use crate::optim::{GradScaler, Optimizer, clip_grad_norm};
+use crate::optim::{GradScaler, Optimizer, clip_grad_norm, shared_out};
 use crate::options::{OptimizerImpl, OptimizerKind, Options};
 use crate::torch::offload::host_gradient;
 use crate::torch::tape::Role;
@@ -75,7 +75,11 @@ impl<'a> Update<'a> {
 
     /// The update phase. The optimizers are left with the state that they made.
     pub(crate) fn run(&self, scaler: Option<&GradScaler>, optimizers: &mut Vec<Optimizer>) {
-        let _found_inf = scaler.map(|scaler| scaler.unscale(&self.trained));
+        let shared_out = |parameters: &[Parameter]| shared_out(self.options.optimizer, parameters);
+        let unscale = |scaler: &GradScaler| -> Vec<Tensor> {
+            shared_out(&self.trained).iter().map(|(_, parameters)| scaler.unscale(parameters)).collect()
+        };
+        let _found_inf = scaler.map(unscale);
         let with_masters = self.options.master_weights.is_some();
         if with_masters {
             self.copy_gradients();
@@ -85,10 +89,12 @@ impl<'a> Update<'a> {
                 if self.options.clip_grad_norm {
                     clip_grad_norm(&parameters);
                 }
-                let mut optimizer = self.optimizer(device);
-                self.torch.once(|| optimizer.make_state(&parameters));
-                optimizer.step(&parameters);
-                optimizers.push(optimizer);
+                for (kind, parameters) in shared_out(&parameters) {
+                    let mut optimizer = self.optimizer(device, kind);
+                    self.torch.once(|| optimizer.make_state(&parameters));
+                    optimizer.step(&parameters);
+                    optimizers.push(optimizer);
+                }
             });
         }
         if with_masters {
@@ -141,8 +147,7 @@ impl<'a> Update<'a> {
             .collect()
     }
 
-    fn optimizer(&self, device: Device) -> Optimizer {
-        let kind = self.options.optimizer;
+    fn optimizer(&self, device: Device, kind: OptimizerKind) -> Optimizer {
         let usual = match (device, kind) {
             (Device::Gpu, _) => OptimizerImpl::Foreach,
             // torchao asks for the fused AdamW; torch picks no list kernels for tensors on the host

@@ -297,6 +297,10 @@ fn what_the_modules_do_not_read_is_noted() {
             "`text_config`",
         ),
         (json!({"num_local_experts": 8}), "`num_local_experts`"),
+        (
+            json!({"num_nextn_predict_layers": 1}),
+            "`num_nextn_predict_layers`: layers that predict further tokens",
+        ),
         (json!({"num_experts": 64, "vision_config": {"depth": 2}}), "`num_experts`, `vision_config`"),
         (json!({"architectures": ["MixtralForCausalLM"]}), "`MixtralForCausalLM` of `architectures`"),
         (
@@ -315,6 +319,41 @@ fn what_the_modules_do_not_read_is_noted() {
     let bench = Bench::new().file("config.json", with(&json!({})));
     let eager = bench.answer("plan config.json --attention eager --expand-kv --format json");
     assert!(eager.contains("--expand-kv changes nothing"), "{eager}");
+}
+
+#[test]
+fn groups_of_experts_and_widths_of_latent_heads() {
+    let deepseek = |changes: &Value| {
+        let mut config = json!({
+            "model_type": "deepseek_v3", "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": null,
+            "n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 0,
+            "moe_intermediate_size": 32, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8, "v_head_dim": 16,
+        });
+        let fields = config.as_object_mut().unwrap();
+        fields.extend(changes.as_object().unwrap().clone());
+        with(&config)
+    };
+    let bench = Bench::new().file("config.json", deepseek(&json!({})));
+    assert!(bench.answer("plan config.json").starts_with("peak "));
+    for (changes, says) in [
+        (json!({"n_group": 3}), "(/n_group): 16 experts do not part into 3 groups of two or more"),
+        (json!({"n_group": 16}), "(/n_group): 16 experts do not part into 16 groups"),
+        (json!({"topk_group": 5}), "(/topk_group): a token goes to 4 experts of 5 groups of 4"),
+        (json!({"num_experts_per_tok": 9}), "(/topk_group): a token goes to 9 experts of 2 groups of 4"),
+        (json!({"num_experts_per_tok": 17}), "(/num_experts_per_tok): a token goes to 17 experts"),
+        (
+            json!({"qk_rope_head_dim": 7}),
+            "(/qk_rope_head_dim): `qk_rope_head_dim` is 7, and rotary positions turn",
+        ),
+        (
+            json!({"num_key_value_heads": 1}),
+            "(/num_key_value_heads): keys and values are made for every head",
+        ),
+    ] {
+        let said = refusal(deepseek(&changes));
+        assert!(said.contains(says), "{changes}: {said}");
+    }
 }
 
 #[test]

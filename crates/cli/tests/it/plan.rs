@@ -406,6 +406,8 @@ fn each_option_does_what_its_word_says() {
         ("--weights-dtype bf16", true),
         ("--optimizer sgd", true),
         ("--optimizer adafactor", true),
+        ("--optimizer lion", true),
+        ("--optimizer muon", true),
         ("--optimizer adamw-8bit", true),
         ("--lora r=8", true),
         ("--lora r=8 --quantize nf4 --prepare-for-kbit", true),
@@ -819,9 +821,13 @@ fn steps_that_cannot_be() {
         ("--lora r=8,targets=w1", "no linear module named `w1`"),
         ("--optimizer adafactor --optimizer-impl fused", "forloop"),
         ("--optimizer adamw-8bit --optimizer-impl fused", "one implementation"),
+        ("--optimizer lion --optimizer-impl foreach", "one implementation"),
         ("--recompute every:0", "`0` is no number of layers"),
         ("--recompute sometimes", "every:N"),
         ("--precision fp16-mixed --weights-dtype fp16", "GradScaler"),
+        ("--experts eager", "the model has no experts"),
+        ("--experts batched_mm", "grouped_mm"),
+        ("--expert-imbalance lots", "not a number"),
         ("--quantize nf4", "--lora"),
         ("--quantize int8 --lora r=8", "nf4-double"),
         ("--prepare-for-kbit --lora r=8", "--quantize nf4"),
@@ -846,6 +852,26 @@ fn steps_that_cannot_be() {
         let said = bench.refusal(&format!("plan config.json {options}"));
         assert!(said.starts_with("error: ") && said.contains(says), "{options}: {said}");
     }
+}
+
+#[test]
+fn experts_one_after_the_other() {
+    let bench = Bench::new();
+    let plan = |options: &str| {
+        answer_json(
+            &bench,
+            &format!("plan mixtral-8x7b --precision bf16 --recompute full --batch 1 --seq 64 {options}"),
+        )
+    };
+    let experts = |options: &str| text(&plan(options)["assumptions"]["experts"]).to_owned();
+    assert!(experts("").starts_with("grouped_mm, transformers' default"));
+    assert!(experts("--experts eager").contains("evenly"));
+    assert!(experts("--experts eager --expert-imbalance 1.5").contains("1.5 times the mean"));
+    assert_eq!(experts("--expert-imbalance 1.5"), experts(""), "grouped_mm does not feel it");
+    let said = bench.refusal("plan mixtral-8x7b --experts eager --expert-imbalance 0.5");
+    assert!(said.contains("0.5 times the mean"), "{said}");
+    let said = bench.refusal("plan qwen3-30b-a3b --experts eager --gradient-accumulation-steps 64");
+    assert!(said.contains("128 experts in 3072 blocks"), "{said}");
 }
 
 #[test]

@@ -177,6 +177,7 @@ mod tests {
             ("gemma-3-1b", 999_885_952),
             ("mixtral-8x7b", 46_702_792_704),
             ("qwen3-30b-a3b", 30_532_122_624),
+            ("deepseek-v3", 671_026_404_352),
         ];
         for (name, parameters) in counted {
             let model = models().iter().find(|model| model.name == name).unwrap();

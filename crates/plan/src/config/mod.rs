@@ -37,8 +37,10 @@ pub struct Shape {
     pub num_attention_heads: u64,
     /// Key and value heads.
     pub num_key_value_heads: u64,
-    /// Width of a head.
+    /// Width of a head: of its queries and keys.
     pub head_dim: u64,
+    /// Width of a head's values, where it is another.
+    pub(crate) v_head_dim: Option<u64>,
     /// The longest sequence.
     pub max_position_embeddings: u64,
     /// Whether the head shares the embedding's weight.
@@ -51,8 +53,8 @@ pub struct Shape {
     pub(crate) eager_only: bool,
     /// Whether positions are learned, so that there are no more than `max_position_embeddings`.
     pub(crate) learned_positions: bool,
-    /// Whether some layers route their tokens to experts.
-    pub(crate) routed: bool,
+    /// The experts of layers that route their tokens to some; 0 where no layer does.
+    pub(crate) num_experts: u64,
 }
 
 /// Attention that looks back a limited way.
@@ -102,7 +104,7 @@ impl Architecture {
         reader.refuse_what_is_not_planned()?;
         let family = reader.family()?;
         let (shape, blueprint) = (family.read)(&mut reader)?;
-        let not_planned = reader.not_planned(family, shape.routed);
+        let not_planned = reader.not_planned(family, shape.num_experts > 0);
         Ok(Architecture { family, shape, defaults: reader.defaults, not_planned, blueprint })
     }
 }

@@ -105,10 +105,13 @@ impl<'a> Reader<'a> {
         });
         let around =
             self.within.iter().map(|(_, of)| format!("what {} has beside its text model", quoted(of)));
+        let further = field(&"num_nextn_predict_layers").filter(|value| value.as_u64() != Some(0));
+        let further =
+            further.map(|_| "`num_nextn_predict_layers`: layers that predict further tokens".to_owned());
         let towers = ["vision_config", "audio_config", "text_config"];
         let towers = towers.iter().filter(|key| field(key).is_some());
         let fields = experts.chain(towers).map(|key| format!("`{key}`"));
-        let mut list: Vec<String> = around.chain(fields).collect();
+        let mut list: Vec<String> = around.chain(fields).chain(further).collect();
         let plain = |name: &str| name.replace('_', "").to_ascii_lowercase();
         let own = plain(family.model_type.trim_end_matches("_text"));
         let is_own =
@@ -194,6 +197,7 @@ impl<'a> Reader<'a> {
             num_attention_heads,
             num_key_value_heads,
             head_dim,
+            v_head_dim: None,
             max_position_embeddings: positions.unwrap_or_else(|| {
                 self.defaulted("max_position_embeddings", defaults.max_position_embeddings)
             }),
@@ -207,7 +211,7 @@ impl<'a> Reader<'a> {
             attention_dropout: self.probability("attention_dropout", 0.0)?,
             window: None,
             eager_only: false,
-            routed: false,
+            num_experts: 0,
             learned_positions: false,
         })
     }

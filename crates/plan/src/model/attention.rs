@@ -31,6 +31,7 @@ impl Attend {
         let kernel = if half
             && options.capability.is_none_or(|capability| capability >= (8, 0))
             && shape.head_dim <= MOST_FLASH_WIDTH
+            && shape.v_head_dim.is_none_or(|width| width == shape.head_dim)
         {
             SdpaKernel::Flash
         } else if !grouped || expand_kv {
@@ -42,7 +43,8 @@ impl Attend {
     }
 }
 
-/// The widest head that flash attention takes.
+/// The widest head that flash attention takes, and all of it alike: queries, keys and values
+/// (`check_head_dim_size_flash`, `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`).
 const MOST_FLASH_WIDTH: u64 = 256;
 
 /// What a module's attention does beside the usual.

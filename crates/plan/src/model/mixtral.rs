@@ -24,8 +24,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>
         return Err(reader.at("router_jitter_noise", cause, "set it to 0"));
     }
     let router = Router { normalised: true, in_fp32: true, after_experts: false };
-    shape.routed = true;
-    let moe = Moe::read(reader, llama.intermediate_size, router, [8, 2])?;
+    let moe = Moe::read(reader, &mut shape, llama.intermediate_size, router, [8, 2])?;
     let sparse_layers = vec![true; shape.num_hidden_layers as usize];
     let llama = Llama {
         qkv_bias: false,

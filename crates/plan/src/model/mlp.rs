@@ -22,7 +22,19 @@ impl GatedMlp {
         activation: Activation,
         bias: bool,
     ) -> GatedMlp {
-        let module = build.module(parent, "mlp");
+        GatedMlp::named(build, parent, "mlp", (hidden, inner), activation, bias)
+    }
+
+    /// The same under another name.
+    pub(crate) fn named(
+        build: &mut Builder,
+        parent: ModuleId,
+        name: &'static str,
+        (hidden, inner): (u64, u64),
+        activation: Activation,
+        bias: bool,
+    ) -> GatedMlp {
+        let module = build.module(parent, name);
         GatedMlp {
             module,
             act_fn: build.module(module, "act_fn"),

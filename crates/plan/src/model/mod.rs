@@ -5,6 +5,8 @@
 
 pub(crate) mod attention;
 pub(crate) mod decoder;
+mod deepseek_v3;
+mod experts;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
@@ -45,7 +47,7 @@ pub struct Family {
 type Read = fn(&mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem>;
 
 /// The model families known.
-pub const FAMILIES: [Family; 12] = [
+pub const FAMILIES: [Family; 13] = [
     Family { model_type: "llama", modules: "modeling_llama.py", read: llama::read_llama },
     Family { model_type: "mistral", modules: "modeling_mistral.py", read: llama::read_mistral },
     Family { model_type: "qwen2", modules: "modeling_qwen2.py", read: llama::read_qwen2 },
@@ -58,6 +60,7 @@ pub const FAMILIES: [Family; 12] = [
     Family { model_type: "gpt2", modules: "modeling_gpt2.py", read: gpt2::read },
     Family { model_type: "mixtral", modules: "modeling_mixtral.py", read: mixtral::read },
     Family { model_type: "qwen3_moe", modules: "modeling_qwen3_moe.py", read: qwen3_moe::read },
+    Family { model_type: "deepseek_v3", modules: "modeling_deepseek_v3.py", read: deepseek_v3::read },
 ];
 
 /// How a family builds its model.

@@ -23,8 +23,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>
     let normalised = reader.flag("norm_topk_prob")?.unwrap_or(false);
     let router = Router { normalised, in_fp32: false, after_experts: true };
     let intermediate_size = reader.number_or(&["moe_intermediate_size"], 768)?;
-    shape.routed = true;
-    let moe = Moe::read(reader, intermediate_size, router, [128, 8])?;
+    let moe = Moe::read(reader, &mut shape, intermediate_size, router, [128, 8])?;
     let every = reader.optional_number(&["decoder_sparse_step"], u64::from(u32::MAX))?.unwrap_or(1);
     let dense = reader.layers("mlp_only_layers")?;
     let is_sparse = |layer: u32| !dense.contains(&layer) && (u64::from(layer) + 1).is_multiple_of(every);

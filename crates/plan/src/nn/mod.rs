@@ -16,9 +16,11 @@ pub(crate) use linear::Linear;
 pub(crate) use linear4bit::Weight4bit;
 pub(crate) use lora::Adapter;
 pub(crate) use norm::{Norm, NormKind};
-pub(crate) use rotary::{Rejoin, RotaryEmbedding, apply_partial_rotary, apply_rotary, partial_width};
+pub(crate) use rotary::{
+    Rejoin, RotaryEmbedding, apply_interleaved_rotary, apply_partial_rotary, apply_rotary, partial_width,
+};
 
-use crate::options::{Frozen, Lora, LoraTargets, Options, Quantize};
+use crate::options::{Experts, Frozen, Lora, LoraTargets, Options, Quantize};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::tape::{ModuleName, ParameterName, Role};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
@@ -83,6 +85,8 @@ pub(crate) struct Builder {
     loaded: Option<Dtype>,
     /// Weights as they were loaded, each with what it is cast to.
     to_cast: Vec<(Tensor, Tensor)>,
+    /// How experts are run.
+    pub(crate) experts: Experts,
     /// A weight that is planned only as it is.
     whole: Option<&'static str>,
     /// The names of the linear modules that an adapter may target.
@@ -105,6 +109,7 @@ impl Builder {
             grad_dtype: options.grad_dtype,
             loaded: options.prepare_for_kbit.then(|| options.loaded()).filter(|dtype| dtype.is_half()),
             to_cast: Vec::new(),
+            experts: options.experts,
             whole: None,
             linear_names: BTreeSet::new(),
         }
@@ -157,13 +162,24 @@ impl Builder {
 
     /// A parameter in the type of the weights: trained, unless adapters are.
     pub(crate) fn parameter(&mut self, module: ModuleId, name: &'static str, sizes: &[u64]) -> Tensor {
-        let (dtype, trained) = (self.dtype, self.lora.is_none() && !self.is_frozen(module, name));
-        let elements = sizes.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
-        let tensor = self.place(module, name, (sizes, dtype), trained, elements);
+        let tensor = self.parameter_of(module, name, sizes, self.dtype);
         if let Some(loaded) = self.loaded {
             self.to_cast.push((self.passing(module, sizes, loaded), tensor.clone()));
         }
         tensor
+    }
+
+    /// The same, in a type of its own.
+    pub(crate) fn parameter_of(
+        &mut self,
+        module: ModuleId,
+        name: &'static str,
+        sizes: &[u64],
+        dtype: Dtype,
+    ) -> Tensor {
+        let trained = self.lora.is_none() && !self.is_frozen(module, name);
+        let elements = sizes.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
+        self.place(module, name, (sizes, dtype), trained, elements)
     }
 
     /// A tensor that is there while the model is loaded.

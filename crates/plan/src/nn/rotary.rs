@@ -50,6 +50,22 @@ pub(crate) fn apply_rotary(q: &Tensor, k: &Tensor, (cos, sin): &(Tensor, Tensor)
     (turned(q, &cos, &sin), turned(k, &cos, &sin))
 }
 
+/// `apply_rotary_pos_emb_interleave`: the same where the two halves of a pair lie side by side.
+pub(crate) fn apply_interleaved_rotary(
+    q: &Tensor,
+    k: &Tensor,
+    (cos, sin): &(Tensor, Tensor),
+) -> (Tensor, Tensor) {
+    let [cos, sin] = [cos, sin].map(|table| ops::unsqueeze(ops::slice_last(table, table.size(-1) / 2), 1));
+    let turned = |[first, second]: &[Tensor; 2]| {
+        let left = ops::sub(ops::mul(first, &cos), ops::mul(second, &sin));
+        let right = ops::add(ops::mul(second, &cos), ops::mul(first, &sin));
+        ops::cat_last(left, right)
+    };
+    let [q, k] = [q, k].map(|x| [0, 1].map(|_| ops::every_other_last(x)));
+    (turned(&q), turned(&k))
+}
+
 /// When a head that is turned in part is put together again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejoin {

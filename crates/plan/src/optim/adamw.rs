@@ -1,7 +1,7 @@
 //! `torch.optim.AdamW` (`torch/optim/adam.py`): two moments in the parameter's type, and a square root that costs a copy
 //! of the whole model (foreach), of the largest parameter twice (for-loop) or nothing (fused).
 
-use super::{foreach_like, passes, state_of};
+use super::{by_dtype, foreach_like, passes, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
@@ -16,12 +16,16 @@ const PLAIN: u64 = 2 + 3 + 2 + 3 + 2 + 2 + 2 + 4;
 pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: OptimizerImpl) {
     match implementation {
         OptimizerImpl::Fused => {
-            torch.launch("_fused_adamw_");
+            by_dtype(parameters).iter().for_each(|_| torch.launch("_fused_adamw_"));
             passes(torch, parameters, FUSED);
         }
         OptimizerImpl::Foreach => {
-            let _root = foreach_like(torch, parameters, "_foreach_sqrt");
-            torch.launch("_foreach_addcdiv_.ScalarList");
+            // the name that the loop binds again for each list holds what it held until then
+            let mut _root = Vec::new();
+            for list in by_dtype(parameters) {
+                _root = foreach_like(torch, &list, "_foreach_sqrt");
+                torch.launch("_foreach_addcdiv_.ScalarList");
+            }
             passes(torch, parameters, PLAIN - 1);
         }
         OptimizerImpl::ForLoop => {

@@ -2,7 +2,7 @@
 //! factor; gradients are scaled in place. As torch's tracker runs it, a gradient at a time; a card takes `_foreach_norm`,
 //! which allocates the same.
 
-use super::passes;
+use super::{by_dtype, passes};
 use crate::nn::Parameter;
 use crate::torch::{Dtype, Layout, Tensor};
 
@@ -13,10 +13,11 @@ pub(crate) fn clip_grad_norm(parameters: &[Parameter]) {
         torch.launch(op);
         torch.empty(Layout::contiguous(sizes), dtype)
     };
-    let norms: Vec<Tensor> =
-        parameters.iter().map(|p| make("linalg_vector_norm", &[], p.tensor.dtype())).collect();
+    let norm = |p: &Parameter| make("linalg_vector_norm", &[], p.tensor.dtype());
+    let norms: Vec<Tensor> = by_dtype(parameters).into_iter().flatten().map(norm).collect();
     passes(torch, parameters, 1);
-    let dtype = first.tensor.dtype();
+    let dtypes = parameters.iter().map(|p| p.tensor.dtype());
+    let dtype = dtypes.fold(first.tensor.dtype(), Dtype::promote);
     let stacked = make("stack", &[u64::try_from(norms.len()).unwrap_or(u64::MAX)], dtype);
     let _total = make("linalg_vector_norm", &[], dtype);
     drop((norms, stacked));

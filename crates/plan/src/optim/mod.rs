@@ -7,6 +7,8 @@ mod adamw;
 mod adamw_8bit;
 mod clip;
 mod grad_scaler;
+mod lion;
+mod muon;
 mod sgd;
 
 pub(crate) use clip::clip_grad_norm;
@@ -41,6 +43,8 @@ impl Optimizer {
             OptimizerKind::AdamW8bit => adamw_8bit::state(parameter, first_8bit == Some(index)),
             OptimizerKind::Sgd => sgd::state(parameter, self.implementation, self.momentum),
             OptimizerKind::Adafactor => adafactor::state(parameter),
+            OptimizerKind::Lion => lion::state(parameter),
+            OptimizerKind::Muon => muon::state(parameter),
         };
         self.state = parameters.iter().enumerate().map(make).collect();
     }
@@ -54,8 +58,23 @@ impl Optimizer {
             OptimizerKind::AdamW8bit => adamw_8bit::step(torch, parameters),
             OptimizerKind::Sgd => sgd::step(torch, parameters, self.implementation, self.momentum),
             OptimizerKind::Adafactor => adafactor::step(torch, parameters),
+            OptimizerKind::Lion => lion::step(torch, parameters),
+            OptimizerKind::Muon => muon::step(torch, parameters),
         }
     }
+}
+
+/// The optimizers that step these parameters, in order: one, but for Muon, which leaves to AdamW what it does not take.
+pub(crate) fn shared_out(
+    kind: OptimizerKind,
+    parameters: &[Parameter],
+) -> Vec<(OptimizerKind, Vec<Parameter>)> {
+    if kind != OptimizerKind::Muon {
+        return vec![(kind, parameters.to_vec())];
+    }
+    let (matrices, others): (Vec<_>, Vec<_>) = parameters.iter().cloned().partition(muon::takes);
+    let both = [(OptimizerKind::Muon, matrices), (OptimizerKind::AdamW, others)];
+    both.into_iter().filter(|(_, parameters)| !parameters.is_empty()).collect()
 }
 
 /// A piece of optimizer state for a parameter, made by an op of that name.
@@ -85,9 +104,26 @@ fn passes(torch: &Torch, parameters: &[Parameter], times: u64) {
     torch.moves(bytes.saturating_mul(times));
 }
 
+/// Lists of one type each, as ops over lists of tensors want them. The type that comes last is first: torch groups in an
+/// unordered map (`_group_tensors_by_first_tensors_device_and_dtype`, `aten/src/ATen/native/ForeachUtils.h`).
+fn by_dtype(parameters: &[Parameter]) -> Vec<Vec<&Parameter>> {
+    let mut lists: Vec<Vec<&Parameter>> = Vec::new();
+    for parameter in parameters {
+        let is_alike = |list: &&mut Vec<&Parameter>| {
+            list.first().is_some_and(|first| first.tensor.dtype() == parameter.tensor.dtype())
+        };
+        match lists.iter_mut().find(is_alike) {
+            Some(list) => list.push(parameter),
+            None => lists.push(vec![parameter]),
+        }
+    }
+    lists.reverse();
+    lists
+}
+
 /// Tensors shaped as the parameters, made by one op over all of them: a foreach temporary.
-fn foreach_like(torch: &Rc<Torch>, parameters: &[Parameter], op: &'static str) -> Vec<Tensor> {
+fn foreach_like(torch: &Rc<Torch>, parameters: &[&Parameter], op: &'static str) -> Vec<Tensor> {
     torch.launch(op);
-    let like = |p: &Parameter| torch.empty(p.tensor.layout().clone(), p.tensor.dtype());
+    let like = |p: &&Parameter| torch.empty(p.tensor.layout().clone(), p.tensor.dtype());
     parameters.iter().map(like).collect()
 }

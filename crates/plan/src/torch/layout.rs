@@ -58,6 +58,11 @@ impl Layout {
         Layout(Rc::new(self.0.narrow_last(size)))
     }
 
+    /// The view with every other element of the last dimension, half of them.
+    pub(crate) fn every_other_last(&self) -> Layout {
+        Layout(Rc::new(self.0.every_other_last()))
+    }
+
     /// The view with dimensions of size 1 repeated by stride 0.
     pub(crate) fn expand(&self, sizes: &[u64]) -> Layout {
         Layout(Rc::new(self.0.expand(sizes)))
@@ -176,6 +181,14 @@ impl Shape {
     fn narrow_last(mut self, size: u64) -> Shape {
         if let Some(last) = self.at(-1) {
             self.sizes[last] = size;
+        }
+        self.settle()
+    }
+
+    fn every_other_last(mut self) -> Shape {
+        if let Some(last) = self.at(-1) {
+            self.sizes[last] /= 2;
+            self.strides[last] = self.strides[last].saturating_mul(2);
         }
         self.settle()
     }

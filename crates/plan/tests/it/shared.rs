@@ -55,6 +55,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         "adamw_forloop" => (OptimizerKind::AdamW, OptimizerImpl::ForLoop, false),
         "sgd" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, false),
         "sgd_momentum" => (OptimizerKind::Sgd, OptimizerImpl::Foreach, true),
+        "muon" => (OptimizerKind::Muon, OptimizerImpl::Foreach, false),
         "adafactor" => (OptimizerKind::Adafactor, OptimizerImpl::ForLoop, false),
         other => return Err(format!("optimizer {other}")),
     };
@@ -97,6 +98,10 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         // the oracle repeats keys and values for every kernel but flash
         expand_kv: memory_efficient || (precision == Precision::Fp32 && text("sdpa_kernel") != "math"),
         weights_dtype: (job["weights"] == "bfloat16").then_some(Dtype::Bf16),
+        experts: match text("experts") {
+            "eager" => Experts::Eager { imbalance: job["imbalance"].as_f64().unwrap_or(1.0) },
+            _ => Experts::GroupedMm,
+        },
         recompute: match job["every"].as_u64().map(|every| NonZeroU32::new(u32::try_from(every).unwrap())) {
             Some(every) => Recompute::Every(every.unwrap()),
             None if job["checkpoint"] == true => Recompute::Full,

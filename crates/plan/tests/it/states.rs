@@ -1,10 +1,43 @@
 //! Optimizer states that torch's tracker cannot run: their sizes by pencil.
 
+use peakledger_core::Category;
 use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
 use peakledger_plan::{Step, plan};
 use std::collections::BTreeMap;
+
+/// A model of one layer under an optimizer: its optimizer states by name.
+fn states_under(optimizer: OptimizerKind) -> BTreeMap<String, u64> {
+    let config = serde_json::json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true, "max_position_embeddings": 64,
+    });
+    let architecture = Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap();
+    let options = Options { optimizer, precision: Precision::Bf16, ..Options::default() };
+    let ledger = plan(architecture, options).unwrap().ledger(Step::Steady).unwrap();
+    let states = ledger.states().iter().filter(|state| state.category == Category::OptimizerState);
+    states.map(|state| (state.name.to_string(), state.bytes.get())).collect()
+}
+
+/// `bitsandbytes.optim.Lion`: four bytes a number, though the numbers have two.
+#[test]
+fn one_moment_of_lion() {
+    let states = states_under(OptimizerKind::Lion);
+    assert_eq!(states.len(), 11);
+    assert_eq!(states["model.embed_tokens.weight.state1"], 256_000);
+    assert_eq!(states["model.norm.weight.state1"], 512);
+}
+
+/// Of Muon for the matrices of the layer, of AdamW for the embedding and the norms.
+#[test]
+fn muon_takes_the_matrices_of_layers() {
+    let states = states_under(OptimizerKind::Muon);
+    assert_eq!(states["model.layers.0.mlp.down_proj.weight.momentum_buffer"], 64 * 96 * 2);
+    let of = |name: &str| states.keys().filter(|state| state.ends_with(name)).count();
+    assert_eq!((of("momentum_buffer"), of("exp_avg"), of("exp_avg_sq")), (7, 4, 4));
+    assert!(states.contains_key("model.embed_tokens.weight.exp_avg"));
+}
 
 /// `bitsandbytes.optim.AdamW8bit` on a model of one layer: two bytes a number and two scales in fp32 for 256, and fp32
 /// where a parameter has fewer than 4096 numbers; two tables of 256 fp32 numbers for all.

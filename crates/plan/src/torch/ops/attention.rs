@@ -42,8 +42,9 @@ pub(crate) fn scaled_dot_product_attention(
         SdpaKernel::Flash => {
             let width = q.size(-1);
             let [q, k, v] = [&q, &k, &v].map(|t| constant_pad(t, width.div_ceil(8).saturating_mul(8)));
-            let (lse, layouts) = (q.size(2), [&q, &k, &v].map(|t| t.layout().preserved()));
-            let attended = fused([&q, &k, &v], None, &FLASH, lse, layouts);
+            let layouts = [&q, &k, &v].map(|t| t.layout().preserved());
+            let attended = q.layout().preserved();
+            let attended = fused([&q, &k, &v], None, &FLASH, q.size(2), attended, layouts);
             if attended.size(-1) == width { attended } else { slice_last(&attended, width) }
         }
         SdpaKernel::MemoryEfficient => efficient(&q, &k, &v, None),
@@ -56,7 +57,8 @@ fn efficient(q: &Tensor, k: &Tensor, v: &Tensor, bias: Option<&Tensor>) -> Tenso
     // everything lies as `[b, s, h, d]`
     let inside =
         |t: &Tensor| Layout::contiguous(&[t.size(0), t.size(2), t.size(1), t.size(3)]).transpose(1, 2);
-    fused([q, k, v], bias, &EFFICIENT, lse, [q, k, v].map(inside))
+    let attended = Layout::contiguous(&[q.size(0), q.size(2), q.size(1), v.size(3)]).transpose(1, 2);
+    fused([q, k, v], bias, &EFFICIENT, lse, attended, [q, k, v].map(inside))
 }
 
 /// The bias in rows of a multiple of 8, as the kernel wants them (`preprocess_mask`).
@@ -90,26 +92,26 @@ const EFFICIENT: Fused = Fused {
     scratch: kernel::memory_efficient_backward,
 };
 
-/// A kernel that keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op. The output lies as
-/// the first of `layouts`, the gradients as each.
+/// A kernel that keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op, each as `layouts` has
+/// it.
 fn fused(
     inputs: [&Tensor; 3],
     bias: Option<&Tensor>,
     kernel: &'static Fused,
     lse: u64,
+    attended: Layout,
     layouts: [Layout; 3],
 ) -> Tensor {
     let [q, k, _v] = inputs;
     let torch = q.torch();
     let recorded = recorded(torch, &inputs);
     let saved = recorded.then(|| (inputs.map(Tensor::save), bias.map(Tensor::save)));
-    let [attended_layout, ..] = layouts.clone();
     let [attended, lse, seed, offset] = torch.selected(|| {
         torch.launch(kernel.forward);
         torch.multiplies(2 * scores_flops(q, k), q.dtype());
         torch.reads(&inputs);
         bias.into_iter().for_each(|bias| torch.reads(&[bias]));
-        let attended = torch.empty(attended_layout, q.dtype());
+        let attended = torch.empty(attended, q.dtype());
         let lse = torch.empty(Layout::contiguous(&[q.size(0), q.size(1), lse]), Dtype::F32);
         let [seed, offset] = kernel.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
         [attended, lse, seed, offset]

@@ -22,13 +22,18 @@ pub(crate) use loss::{log_softmax, nll_loss};
 pub(crate) use matmul::{addmm, grouped_mm, linear, matmul, matmul_4bit};
 pub(crate) use norm::layer_norm;
 pub(crate) use pointwise::{
-    add, add_scalar, cos, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new, mul, mul_scalar, neg,
-    ones_like, pow2, relu, rsqrt, silu, sin, tanh, to, to_copy,
+    add, add_scalar, bitwise_not, cos, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new,
+    masked_fill, mul, mul_scalar, neg, ones_like, pow2, relu, rsqrt, sigmoid, silu, sin, sub, tanh, to,
+    to_copy,
 };
 pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum, sum_to};
-pub(crate) use routing::{cumsum, floor_divide, histc, index, inverse_permutation, sort, topk};
+pub(crate) use routing::{
+    cumsum, equal, floor_divide, gather, greater, histc, index, index_add_in_place, inverse_permutation,
+    nonzero, one_hot, scatter_in_place, select, sort, sum_of_rows, topk, zeros_like,
+};
 pub(crate) use view::{
-    cat_last, clone, contiguous, expand_heads, reshape, slice_last, split_last, transpose, unsqueeze,
+    cat_last, clone, contiguous, copied_side_by_side, every_other_last, expand, expand_heads, reshape,
+    slice_last, split_last, transpose, unsqueeze,
 };
 
 use super::autograd::Grads;

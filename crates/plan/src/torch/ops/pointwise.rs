@@ -23,6 +23,12 @@ pub(crate) fn add(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
     record(binary("add.Tensor", a, b), &[a, b], |grad| smallvec![Some(grad.clone()), Some(grad.clone())])
 }
 
+/// `a - b`. Saves nothing.
+pub(crate) fn sub(a: impl Borrow<Tensor>, b: impl Borrow<Tensor>) -> Tensor {
+    let (a, b) = (a.borrow(), b.borrow());
+    record(binary("sub.Tensor", a, b), &[a, b], |grad| smallvec![Some(grad.clone()), Some(neg(grad))])
+}
+
 /// `a + 1e-6`. Saves nothing.
 pub(crate) fn add_scalar(a: impl Borrow<Tensor>) -> Tensor {
     let a = a.borrow();
@@ -174,6 +180,28 @@ pub(crate) fn tanh(a: impl Borrow<Tensor>) -> Tensor {
 /// `F.relu(a)`. Saves its result.
 pub(crate) fn relu(a: impl Borrow<Tensor>) -> Tensor {
     from_result("relu", "threshold_backward", a.borrow())
+}
+
+/// `a.sigmoid()`. Saves its result.
+pub(crate) fn sigmoid(a: impl Borrow<Tensor>) -> Tensor {
+    from_result("sigmoid", "sigmoid_backward", a.borrow())
+}
+
+/// `~a`, of booleans.
+pub(crate) fn bitwise_not(a: Tensor) -> Tensor {
+    unary("bitwise_not", &a)
+}
+
+/// `a.masked_fill(mask, value)`. Saves the mask; backward fills zeros into the gradient.
+pub(crate) fn masked_fill(a: &Tensor, mask: &Tensor) -> Tensor {
+    if !recorded(a.torch(), &[a]) {
+        return unary("masked_fill.Scalar", a);
+    }
+    let mask = mask.save();
+    record(unary("masked_fill.Scalar", a), &[a], move |grad| {
+        let _mask = mask.unpack();
+        one(unary("masked_fill.Scalar", grad))
+    })
 }
 
 /// A function whose backward kernel needs its result.

@@ -3,9 +3,10 @@
 use super::pointwise::like;
 use super::{one, output};
 use crate::torch::autograd::{record, recorded};
-use crate::torch::{Dtype, Layout, Tensor};
-use smallvec::SmallVec;
+use crate::torch::{Dtype, Layout, Saved, Tensor, Torch};
+use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
+use std::rc::Rc;
 
 /// `torch.topk(a, k, dim=-1)`: values and indices. Saves the indices; backward scatters the gradient into zeros.
 pub(crate) fn topk(a: &Tensor, k: u64) -> (Tensor, Tensor) {
@@ -22,6 +23,25 @@ pub(crate) fn topk(a: &Tensor, k: u64) -> (Tensor, Tensor) {
         one(like("scatter.src", grad, from.clone()))
     });
     (values, indices)
+}
+
+/// `a.gather(1, indices)`. Saves the indices and, for its shape, `a`; backward adds the gradient into zeros.
+pub(crate) fn gather(a: &Tensor, indices: &Tensor) -> Tensor {
+    let gathered = || like("gather", a, indices.layout().packed());
+    if !recorded(a.torch(), &[a]) {
+        return gathered();
+    }
+    let saved = [indices.save(), a.save()];
+    record(gathered(), &[a], move |grad| {
+        let [_indices, a] = saved.each_ref().map(Saved::unpack);
+        let _zeros = like("new_zeros", grad, a.layout().packed());
+        one(like("scatter_add", grad, a.layout().packed()))
+    })
+}
+
+/// `a.scatter_(1, …, value)`, of what needs no gradient.
+pub(crate) fn scatter_in_place(a: &Tensor) {
+    a.torch().launch("scatter_.value");
 }
 
 /// `torch.sort(a)`: values and indices, of what needs no gradient.
@@ -48,27 +68,87 @@ pub(crate) fn cumsum(a: &Tensor) -> Tensor {
     sums
 }
 
-/// `a[indices]`: rows of `a`. Saves the indices; backward puts the gradient into zeros.
-pub(crate) fn index(a: &Tensor, indices: impl Borrow<Tensor>) -> Tensor {
-    let indices = indices.borrow();
-    let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
-    if let Some(first) = sizes.first_mut() {
-        *first = indices.size(0);
-    }
+/// `a[indices]`, an index for each of the first dimensions: rows of `a`. Saves the indices; backward puts the gradient into
+/// zeros.
+pub(crate) fn index(a: impl Borrow<Tensor>, indices: &[&Tensor]) -> Tensor {
+    let a = a.borrow();
+    let rows = indices.first().map_or(1, |first| first.size(0));
+    let rest = a.sizes().iter().skip(indices.len()).copied();
+    let sizes: SmallVec<[u64; 5]> = std::iter::once(rows).chain(rest).collect();
     let rows = || {
         let rows = output(a.torch(), "index.Tensor", Layout::contiguous(&sizes), a.dtype());
         // of `a` it reads the rows that it copies
-        rows.torch().reads(&[indices, &rows]);
+        rows.torch().reads(indices);
+        rows.torch().reads(&[&rows]);
         rows
     };
     if !recorded(a.torch(), &[a]) {
         return rows();
     }
-    let (saved, from) = (indices.save(), a.layout().packed());
+    let saved: SmallVec<[Saved; 2]> = indices.iter().map(|index| index.save()).collect();
+    let from = a.layout().packed();
     record(rows(), &[a], move |grad| {
-        let _indices = saved.unpack();
+        let _indices: SmallVec<[Tensor; 2]> = saved.iter().map(Saved::unpack).collect();
         let _zeros = output(grad.torch(), "new_zeros", from.clone(), grad.dtype());
         one(like("index_put", grad, from.clone()))
+    })
+}
+
+/// `a[expert]`: a view of one slice of the first dimension. Backward makes a gradient as large as all of `a`.
+pub(crate) fn select(a: &Tensor) -> Tensor {
+    let from = a.layout().packed();
+    let slice = a.alias(Layout::contiguous(a.sizes().get(1..).unwrap_or_default()));
+    record(slice, &[a], move |grad| one(like("select_backward", grad, from.clone())))
+}
+
+/// `torch.zeros_like(a)`.
+pub(crate) fn zeros_like(a: &Tensor) -> Tensor {
+    like("zeros_like", a, a.layout().preserved()).detach()
+}
+
+/// `F.one_hot(a, classes)` as CUDA runs it: zeros, and ones scattered into them (`aten/src/ATen/native/Onehot.cpp`).
+pub(crate) fn one_hot(a: &Tensor, classes: u64) -> Tensor {
+    let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    sizes.push(classes);
+    let zeros = output(a.torch(), "zeros", Layout::contiguous(&sizes), Dtype::Int64);
+    a.torch().launch("scatter_.value");
+    zeros
+}
+
+/// `a.sum(…)` over all dimensions but the last, of integers.
+pub(crate) fn sum_of_rows(a: &Tensor) -> Tensor {
+    like("sum.dim_IntList", a, Layout::contiguous(&[a.size(-1)]))
+}
+
+/// `a > 0`.
+pub(crate) fn greater(a: Tensor) -> Tensor {
+    output(a.torch(), "gt.Scalar", a.layout().packed(), Dtype::Bool)
+}
+
+/// Whether a scalar is equal to a number.
+pub(crate) fn equal(torch: &Rc<Torch>) -> Tensor {
+    output(torch, "eq.Scalar", Layout::contiguous(&[]), Dtype::Bool)
+}
+
+/// `a.nonzero()` of one dimension or `torch.where(a)` of two, with what it finds: a row of places for each.
+pub(crate) fn nonzero(a: &Tensor, found: u64) -> Tensor {
+    let dims = a.sizes().len().saturating_sub(usize::from(a.sizes().len() > 1));
+    let dims = u64::try_from(dims).unwrap_or(u64::MAX);
+    output(a.torch(), "nonzero", Layout::contiguous(&[found, dims]), Dtype::Int64)
+}
+
+/// `a.index_add_(0, index, source)`. Saves the index and, for its shape, the source; backward gathers the gradient of that.
+pub(crate) fn index_add_in_place(a: Tensor, index: &Tensor, source: Tensor) -> Tensor {
+    let torch = a.torch().clone();
+    if !recorded(&torch, &[&a, &source]) {
+        torch.launch("index_add_");
+        return a;
+    }
+    let saved = [index.save(), source.save()];
+    torch.launch("index_add_");
+    record(a.detach(), &[&a, &source], move |grad| {
+        let [_index, source] = saved.each_ref().map(Saved::unpack);
+        smallvec![Some(grad.clone()), Some(like("index_select", grad, source.layout().packed()))]
     })
 }
 

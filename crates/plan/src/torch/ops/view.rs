@@ -1,7 +1,7 @@
 //! Ops that look at the same storage in another way, and the copies where that is not possible.
 
-use super::pointwise::like;
-use super::{one, output};
+use super::pointwise::{like, to};
+use super::{one, output, sum_to};
 use crate::torch::autograd::{record, record_all};
 use crate::torch::{Layout, Tensor};
 use smallvec::{SmallVec, smallvec};
@@ -72,6 +72,49 @@ pub(crate) fn slice_last(a: impl Borrow<Tensor>, size: u64) -> Tensor {
     let a = a.borrow();
     let full = a.layout().packed();
     view(a, a.layout().narrow_last(size), move |grad| like("slice_backward", grad, full.clone()))
+}
+
+/// `a[..., 0::2]` (or `1::2`): half of the last dimension. Backward fills zeros between the gradient.
+pub(crate) fn every_other_last(a: &Tensor) -> Tensor {
+    let full = a.layout().packed();
+    view(a, a.layout().every_other_last(), move |grad| {
+        output(grad.torch(), "slice_backward", full.clone(), grad.dtype())
+    })
+}
+
+/// `a.expand(sizes)`. Backward sums the gradient.
+pub(crate) fn expand(a: &Tensor, sizes: &[u64]) -> Tensor {
+    let from: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    view(a, a.layout().expand(sizes), move |grad| sum_to(grad.clone(), &from))
+}
+
+/// An empty tensor with `a` and then `b` copied side by side into its last dimension, in place of `torch.cat`. Each copy
+/// into a slice leads the gradient back through one as large as the whole (`torch/csrc/autograd/functions/tensor.cpp`,
+/// `CopySlices`).
+pub(crate) fn copied_side_by_side(a: &Tensor, b: &Tensor) -> Tensor {
+    let mut sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(a.sizes());
+    if let Some(last) = sizes.last_mut() {
+        *last = last.saturating_add(b.size(-1));
+    }
+    let whole = Layout::contiguous(&sizes);
+    let joined = like("new_empty", a, whole.clone());
+    [a, b].into_iter().fold(joined, |joined, part| {
+        joined.torch().launch("copy_");
+        let (whole, slice, dtype) = (whole.clone(), part.layout().packed(), part.dtype());
+        let (for_earlier, for_this) = (joined.requires_grad(), part.requires_grad());
+        record(joined.detach(), &[&joined, part], move |grad| {
+            let torch = grad.torch();
+            let earlier = like("new_empty_strided", grad, whole.clone());
+            torch.launch("copy_");
+            let this = like("clone", grad, slice.clone());
+            let zeros = for_earlier.then(|| like("zeros_like", grad, slice.clone()));
+            let this = for_this.then(|| to(this, dtype));
+            if zeros.is_some() {
+                torch.launch("copy_");
+            }
+            smallvec![for_earlier.then_some(earlier), this]
+        })
+    })
 }
 
 /// `torch.cat((a, b), dim=-1)`. Backward hands out slices of the gradient.

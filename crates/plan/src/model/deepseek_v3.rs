@@ -1,0 +1,393 @@
+//! `deepseek_v3`: attention over latents (MLA), dense layers first and experts after them, some of which every token goes to
+//! (`transformers/models/deepseek_v3/modeling_deepseek_v3.py`).
+
+use super::attention::{Attend, Scores, attend, merge_heads};
+use super::decoder::{Around, Context, Decoder, Layer};
+use super::experts::{Experts, Routed};
+use super::mlp::GatedMlp;
+use super::{Blueprint, Model, Run};
+use crate::config::reader::Defaults;
+use crate::config::{Activation, Reader, Shape};
+use crate::nn::{Builder, Linear, Norm, NormKind, apply_interleaved_rotary, apply_rotary};
+use crate::torch::{Dtype, ModuleId, Tensor, ops};
+use peakledger_input::Problem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug)]
+struct DeepseekV3 {
+    intermediate_size: u64,
+    hidden_act: Activation,
+    attention_bias: bool,
+    /// The width of the latent that queries come from, if they come from one.
+    q_lora_rank: Option<u64>,
+    kv_lora_rank: u64,
+    qk_nope_head_dim: u64,
+    qk_rope_head_dim: u64,
+    v_head_dim: u64,
+    rope_interleave: bool,
+    routed: Routed,
+    first_k_dense_replace: u64,
+    n_shared_experts: u64,
+    n_group: u64,
+    topk_group: u64,
+    norm_topk_prob: bool,
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    let qk_nope_head_dim = reader.number_or(&["qk_nope_head_dim"], 128)?;
+    let qk_rope_head_dim = reader.number_or(&["qk_rope_head_dim"], 64)?;
+    let v_head_dim = reader.number_or(&["v_head_dim"], 128)?;
+    let defaults = Defaults {
+        max_position_embeddings: 4096,
+        tie_word_embeddings: false,
+        num_key_value_heads: Some(128),
+        head_dim: Some(qk_nope_head_dim.saturating_add(qk_rope_head_dim)),
+    };
+    let mut shape = reader.shape(&defaults)?;
+    shape.head_dim = qk_nope_head_dim.saturating_add(qk_rope_head_dim);
+    shape.v_head_dim = Some(v_head_dim);
+    if !qk_rope_head_dim.is_multiple_of(2) {
+        let cause = format!("`qk_rope_head_dim` is {qk_rope_head_dim}, and rotary positions turn pairs");
+        return Err(reader.at("qk_rope_head_dim", &cause, "use an even width"));
+    }
+    if shape.num_key_value_heads != shape.num_attention_heads {
+        let cause = "keys and values are made for every head, so there are as many of them as queries";
+        return Err(reader.at("num_key_value_heads", cause, "make it the same as `num_attention_heads`"));
+    }
+    let moe_intermediate_size = reader.number_or(&["moe_intermediate_size"], 2048)?;
+    let names = ["n_routed_experts", "num_local_experts"];
+    let routed = Routed::read(reader, &mut shape, &names, moe_intermediate_size, [256, 8])?;
+    let n_group = reader.number_or(&["n_group"], 8)?;
+    let topk_group = reader.number_or(&["topk_group"], 4)?;
+    if !routed.num_experts.is_multiple_of(n_group) || routed.num_experts / n_group < 2 {
+        let cause =
+            format!("{} experts do not part into {n_group} groups of two or more", routed.num_experts);
+        return Err(reader.at("n_group", &cause, "use a divisor of the number of experts"));
+    }
+    if topk_group > n_group
+        || topk_group.saturating_mul(routed.num_experts / n_group) < routed.num_experts_per_tok
+    {
+        let cause = format!(
+            "a token goes to {} experts of {topk_group} groups of {n_group}",
+            routed.num_experts_per_tok
+        );
+        return Err(reader.at(
+            "topk_group",
+            &cause,
+            "choose among enough groups, and no more than there are",
+        ));
+    }
+    let q_lora_rank = match reader.is_set("q_lora_rank") {
+        Some(false) => None,
+        _ => Some(reader.number_or(&["q_lora_rank"], 1536)?),
+    };
+    let deepseek = DeepseekV3 {
+        intermediate_size: reader.size(&["intermediate_size"])?,
+        hidden_act: routed.hidden_act,
+        attention_bias: reader.flag("attention_bias")?.unwrap_or(false),
+        q_lora_rank,
+        kv_lora_rank: reader.number_or(&["kv_lora_rank"], 512)?,
+        qk_nope_head_dim,
+        qk_rope_head_dim,
+        v_head_dim,
+        rope_interleave: reader.flag("rope_interleave")?.unwrap_or(true),
+        routed,
+        first_k_dense_replace: match reader.layer("first_k_dense_replace")? {
+            Some(first) => first,
+            None => reader.defaulted("first_k_dense_replace", 3),
+        },
+        n_shared_experts: reader.number_or(&["n_shared_experts"], 1)?,
+        n_group,
+        topk_group,
+        norm_topk_prob: reader.flag("norm_topk_prob")?.unwrap_or(true),
+    };
+    Ok((shape, Arc::new(deepseek)))
+}
+
+impl Blueprint for DeepseekV3 {
+    fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
+        let layer = |build: &mut Builder, module, index| -> Rc<dyn Layer> {
+            Rc::new(DeepseekV3Layer::new(build, (module, index), shape, self, run.attend))
+        };
+        let around = Around { rotary_width: self.qk_rope_head_dim, ..Around::usual(shape) };
+        Box::new(Decoder::new(build, shape, run, around, layer))
+    }
+}
+
+struct DeepseekV3Layer {
+    module: ModuleId,
+    self_attn: Attention,
+    mlp: Mlp,
+    input_layernorm: Norm,
+    post_attention_layernorm: Norm,
+}
+
+impl DeepseekV3Layer {
+    fn new(
+        build: &mut Builder,
+        (module, index): (ModuleId, u32),
+        shape: &Shape,
+        deepseek: &DeepseekV3,
+        attend: Attend,
+    ) -> DeepseekV3Layer {
+        let norm =
+            |build: &mut Builder, name| Norm::new(build, module, name, NormKind::Rms, shape.hidden_size);
+        DeepseekV3Layer {
+            module,
+            self_attn: Attention::new(build, module, shape, deepseek, attend),
+            mlp: Mlp::new(build, (module, index), shape, deepseek),
+            input_layernorm: norm(build, "input_layernorm"),
+            post_attention_layernorm: norm(build, "post_attention_layernorm"),
+        }
+    }
+}
+
+impl Layer for DeepseekV3Layer {
+    fn forward(&self, input: &Tensor, context: &Context) -> Tensor {
+        input.torch().inside(self.module, || {
+            let mut hidden_states = self.input_layernorm.forward(input);
+            let _attention_weights;
+            (hidden_states, _attention_weights) = self.self_attn.forward(&hidden_states, context);
+            hidden_states = ops::add(input, &hidden_states);
+
+            let residual = hidden_states.clone();
+            hidden_states = self.post_attention_layernorm.forward(&hidden_states);
+            hidden_states = match &self.mlp {
+                Mlp::Dense(mlp) => mlp.forward(&hidden_states),
+                Mlp::Sparse(moe) => moe.forward(&hidden_states),
+            };
+            ops::add(&residual, &hidden_states)
+        })
+    }
+}
+
+/// `DeepseekV3Attention`: queries, and keys and values for all heads, each from a narrow latent; one head's worth of keys is
+/// turned by position and shared by all heads.
+struct Attention {
+    module: ModuleId,
+    /// The latent that queries come from, if they come from one.
+    q_latent: Option<(Linear, Norm)>,
+    q_proj: Linear,
+    kv_a_proj_with_mqa: Linear,
+    kv_a_layernorm: Norm,
+    kv_b_proj: Linear,
+    o_proj: Linear,
+    deepseek: DeepseekV3,
+    scores: Scores,
+    attend: Attend,
+}
+
+impl Attention {
+    fn new(
+        build: &mut Builder,
+        parent: ModuleId,
+        shape: &Shape,
+        deepseek: &DeepseekV3,
+        attend: Attend,
+    ) -> Attention {
+        let module = build.module(parent, "self_attn");
+        let (hidden, bias) = (shape.hidden_size, deepseek.attention_bias);
+        let of_heads = |width: u64| shape.num_attention_heads.saturating_mul(width);
+        let rank = deepseek.kv_lora_rank;
+        let keys_and_values = deepseek.qk_nope_head_dim.saturating_add(deepseek.v_head_dim);
+        let q_latent = deepseek.q_lora_rank.map(|rank| {
+            let q_a_proj = Linear::new(build, module, "q_a_proj", (hidden, rank), bias);
+            (q_a_proj, Norm::new(build, module, "q_a_layernorm", NormKind::Rms, rank))
+        });
+        let (q_name, q_from) = deepseek.q_lora_rank.map_or(("q_proj", hidden), |rank| ("q_b_proj", rank));
+        let queries = of_heads(shape.head_dim);
+        let latent = (hidden, rank.saturating_add(deepseek.qk_rope_head_dim));
+        Attention {
+            module,
+            q_latent,
+            q_proj: Linear::new(build, module, q_name, (q_from, queries), false),
+            kv_a_proj_with_mqa: Linear::new(build, module, "kv_a_proj_with_mqa", latent, bias),
+            kv_a_layernorm: Norm::new(build, module, "kv_a_layernorm", NormKind::Rms, rank),
+            kv_b_proj: Linear::new(build, module, "kv_b_proj", (rank, of_heads(keys_and_values)), false),
+            o_proj: Linear::new(build, module, "o_proj", (of_heads(deepseek.v_head_dim), hidden), bias),
+            deepseek: *deepseek,
+            scores: Scores { dropout: shape.attention_dropout, softcap: false },
+            attend,
+        }
+    }
+
+    /// The attended states, and the attention weights where they are made.
+    fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
+        let deepseek = &self.deepseek;
+        hidden_states.torch().inside(self.module, || {
+            let [batch, length] = [0, 1].map(|dim| hidden_states.size(dim));
+            let q_states = self.q_states(hidden_states);
+            let [q_pass, mut q_rot] =
+                ops::split_last(&q_states, [deepseek.qk_nope_head_dim, deepseek.qk_rope_head_dim]);
+
+            let compressed_kv = self.kv_a_proj_with_mqa.forward(hidden_states);
+            let [mut kv_nope, mut k_rot] =
+                ops::split_last(&compressed_kv, [deepseek.kv_lora_rank, deepseek.qk_rope_head_dim]);
+            kv_nope = self.kv_a_layernorm.forward(&kv_nope);
+            kv_nope = ops::reshape(kv_nope, &[batch, 1, length, deepseek.kv_lora_rank]);
+            k_rot = ops::reshape(k_rot, &[batch, 1, length, deepseek.qk_rope_head_dim]);
+
+            let apply = if deepseek.rope_interleave { apply_interleaved_rotary } else { apply_rotary };
+            (q_rot, k_rot) = apply(&q_rot, &k_rot, &context.position_embeddings);
+            let query_states = ops::cat_last(&q_pass, &q_rot);
+            let (key_states, value_states) = self.expand_kv(&kv_nope, &k_rot);
+
+            let qkv = [&query_states, &key_states, &value_states];
+            let (attended, weights) = attend(self.attend, qkv, context.attention_mask.as_ref(), self.scores);
+            let merged = merge_heads(attended);
+            (self.o_proj.forward(&merged), weights)
+        })
+    }
+
+    /// `[b, h, s, d]`
+    fn q_states(&self, hidden_states: &Tensor) -> Tensor {
+        let projected = match &self.q_latent {
+            None => self.q_proj.forward(hidden_states),
+            Some((q_a_proj, q_a_layernorm)) => {
+                let latent = q_a_proj.forward(hidden_states);
+                let normed = q_a_layernorm.forward(&latent);
+                drop(latent);
+                self.q_proj.forward(normed)
+            }
+        };
+        let width = self.deepseek.qk_nope_head_dim.saturating_add(self.deepseek.qk_rope_head_dim);
+        super::attention::heads(&projected, width)
+    }
+
+    /// Keys and values of all heads, from the latent `[b, 1, s, rank]` and the turned keys `[b, 1, s, d]`.
+    fn expand_kv(&self, kv_nope: &Tensor, k_rot: &Tensor) -> (Tensor, Tensor) {
+        let deepseek = &self.deepseek;
+        let [batch, length] = [0, 2].map(|dim| kv_nope.size(dim));
+        let width = deepseek.qk_nope_head_dim.saturating_add(deepseek.v_head_dim);
+        let projected = self.kv_b_proj.forward(kv_nope);
+        let heads = projected.size(-1) / width.max(1);
+        let kv_nope = ops::transpose(ops::reshape(projected, &[batch, length, heads, width]), 1, 2);
+        let [k_nope, value_states] =
+            ops::split_last(&kv_nope, [deepseek.qk_nope_head_dim, deepseek.v_head_dim]);
+        let k_rot = ops::expand(k_rot, &[batch, heads, length, deepseek.qk_rope_head_dim]);
+        (ops::copied_side_by_side(&k_nope, &k_rot), value_states)
+    }
+}
+
+enum Mlp {
+    Dense(Box<GatedMlp>),
+    Sparse(Box<SharedMoe>),
+}
+
+impl Mlp {
+    fn new(
+        build: &mut Builder,
+        (parent, index): (ModuleId, u32),
+        shape: &Shape,
+        deepseek: &DeepseekV3,
+    ) -> Mlp {
+        if u64::from(index) >= deepseek.first_k_dense_replace {
+            return Mlp::Sparse(Box::new(SharedMoe::new(build, parent, shape, deepseek)));
+        }
+        let sizes = (shape.hidden_size, deepseek.intermediate_size);
+        Mlp::Dense(Box::new(GatedMlp::new(build, parent, sizes, deepseek.hidden_act, false)))
+    }
+}
+
+/// `DeepseekV3MoE`: routed experts, and shared ones that lie as one MLP.
+struct SharedMoe {
+    module: ModuleId,
+    experts: Experts,
+    gate: TopkRouter,
+    shared_experts: GatedMlp,
+}
+
+impl SharedMoe {
+    fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, deepseek: &DeepseekV3) -> SharedMoe {
+        let module = build.module(parent, "mlp");
+        let routed = &deepseek.routed;
+        let shared = routed.intermediate_size.saturating_mul(deepseek.n_shared_experts);
+        let sizes = (shape.hidden_size, shared);
+        SharedMoe {
+            module,
+            experts: Experts::new(build, module, shape, routed),
+            gate: TopkRouter::new(build, module, shape, deepseek),
+            shared_experts: GatedMlp::named(
+                build,
+                module,
+                "shared_experts",
+                sizes,
+                deepseek.hidden_act,
+                false,
+            ),
+        }
+    }
+
+    fn forward(&self, residuals: &Tensor) -> Tensor {
+        residuals.torch().inside(self.module, || {
+            let [batch, length, hidden] = [0, 1, 2].map(|dim| residuals.size(dim));
+            let (_router_logits, topk_weights, topk_indices) = self.gate.forward(residuals);
+            let mut hidden_states = ops::reshape(residuals, &[batch.saturating_mul(length), hidden]);
+            hidden_states = self.experts.forward(&hidden_states, &topk_indices, &topk_weights);
+            hidden_states = ops::reshape(hidden_states, &[batch, length, hidden]);
+            ops::add(&hidden_states, self.shared_experts.forward(residuals))
+        })
+    }
+}
+
+/// `DeepseekV3TopkRouter`, in fp32 whatever the type of the model: the best groups of experts first, and among them the best
+/// experts, by scores with a bias that is no parameter.
+struct TopkRouter {
+    module: ModuleId,
+    weight: Tensor,
+    e_score_correction_bias: Tensor,
+    deepseek: DeepseekV3,
+}
+
+impl TopkRouter {
+    fn new(build: &mut Builder, parent: ModuleId, shape: &Shape, deepseek: &DeepseekV3) -> TopkRouter {
+        let module = build.module(parent, "gate");
+        let experts = deepseek.routed.num_experts;
+        let weight = build.parameter_of(module, "weight", &[experts, shape.hidden_size], Dtype::F32);
+        let e_score_correction_bias = build.buffer(module, "e_score_correction_bias", &[experts], Dtype::F32);
+        TopkRouter { module, weight, e_score_correction_bias, deepseek: *deepseek }
+    }
+
+    /// The logits, and of each token the weights of its experts and which they are.
+    fn forward(&self, hidden_states: &Tensor) -> (Tensor, Tensor, Tensor) {
+        let deepseek = &self.deepseek;
+        let experts = deepseek.routed.num_experts;
+        let groups = [deepseek.n_group, experts / deepseek.n_group.max(1)];
+        hidden_states.torch().inside(self.module, || {
+            let [batch, length, hidden] = [0, 1, 2].map(|dim| hidden_states.size(dim));
+            let tokens = batch.saturating_mul(length);
+            let hidden_states = ops::reshape(hidden_states, &[tokens, hidden]);
+            let router_logits = ops::linear(ops::to(&hidden_states, Dtype::F32), &self.weight, None);
+            let scores = ops::sigmoid(&router_logits);
+            let mut scores_for_choice = ops::add(&scores, &self.e_score_correction_bias);
+            let [of_groups, of_group] = groups;
+            let group_scores = {
+                let (best_two, indices) =
+                    ops::topk(&ops::reshape(&scores_for_choice, &[tokens, of_groups, of_group]), 2);
+                drop(indices);
+                ops::sum(best_two, 2, false)
+            };
+            let (values, _group_idx) = ops::topk(&group_scores, deepseek.topk_group);
+            drop(values);
+            let group_mask = ops::zeros_like(&group_scores);
+            ops::scatter_in_place(&group_mask);
+            let score_mask = ops::expand(&ops::unsqueeze(&group_mask, 2), &[tokens, of_groups, of_group]);
+            let score_mask = ops::reshape(score_mask, &[tokens, experts]);
+            let is_left_out = ops::bitwise_not(ops::to(&score_mask, Dtype::Bool));
+            scores_for_choice = ops::masked_fill(&scores_for_choice, &is_left_out);
+            drop(is_left_out);
+            let (values, topk_indices) = ops::topk(&scores_for_choice, deepseek.routed.num_experts_per_tok);
+            drop(values);
+            let mut topk_weights = ops::gather(&scores, &topk_indices);
+            let _denominator;
+            if deepseek.norm_topk_prob {
+                let denominator = ops::add_scalar(ops::sum(&topk_weights, 1, true));
+                topk_weights = ops::div_in_place(topk_weights, denominator.clone());
+                _denominator = denominator;
+            }
+            topk_weights = ops::mul_scalar(&topk_weights);
+            (router_logits, topk_weights, topk_indices)
+        })
+    }
+}
