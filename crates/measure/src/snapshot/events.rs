@@ -161,13 +161,12 @@ impl Events {
     /// A run of them, in order.
     pub fn between(&self, range: Range<u32>) -> impl Iterator<Item = Event> + '_ {
         let range = range.start as usize..range.end as usize;
-        let column = |_: ()| range.clone();
-        let words = self.action.get(column(())).unwrap_or_default().iter();
-        let numbers = self.addr.get(column(())).unwrap_or_default().iter();
-        let sizes = self.size.get(column(())).unwrap_or_default().iter();
-        let streams = self.stream.get(column(())).unwrap_or_default().iter();
-        let times = self.time_us.get(column(())).unwrap_or_default().iter();
-        let stacks = self.stack.get(column(())).unwrap_or_default().iter();
+        let words = slice(&self.action, &range).iter();
+        let numbers = slice(&self.addr, &range).iter();
+        let sizes = slice(&self.size, &range).iter();
+        let streams = slice(&self.stream, &range).iter();
+        let times = slice(&self.time_us, &range).iter();
+        let stacks = slice(&self.stack, &range).iter();
         words.zip(numbers).zip(sizes).zip(streams).zip(times).zip(stacks).map(
             |(((((action, addr), size), stream), time_us), stack)| Event {
                 action: *action,
@@ -178,6 +177,11 @@ impl Events {
                 stack: *stack,
             },
         )
+    }
+
+    /// Whether an action is among a run of them.
+    pub fn has(&self, range: Range<u32>, action: Action) -> bool {
+        slice(&self.action, &(range.start as usize..range.end as usize)).contains(&action)
     }
 
     /// The user's word on an event (torch 2.10+).
@@ -194,6 +198,10 @@ impl Events {
     pub fn device_free(&self, id: u32) -> Option<u64> {
         rare(&self.device_free, id)
     }
+}
+
+fn slice<'a, T>(column: &'a [T], range: &Range<usize>) -> &'a [T] {
+    column.get(range.clone()).unwrap_or_default()
 }
 
 fn rare<T: Copy>(column: &[(u32, T)], id: u32) -> Option<T> {

@@ -1,7 +1,6 @@
 //! The words of a snapshot, each kept once, as the bytes that the file has.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use peakledger_core::is_unprintable;
 use std::fmt::Write as _;
 use std::hash::BuildHasher;
 
@@ -50,11 +49,6 @@ impl Texts {
         }
         shown
     }
-
-    /// Whether a word has characters that act on a terminal.
-    pub(crate) fn is_unprintable(&self, id: TextId) -> bool {
-        self.text(id).chars().any(is_unprintable)
-    }
 }
 
 fn slice<'a>(bytes: &'a [u8], ends: &[usize], id: u32) -> &'a [u8] {
@@ -75,6 +69,5 @@ mod tests {
             .map(|text| texts.intern(text).unwrap());
         assert_eq!(ids[0], ids[2]);
         assert_eq!(ids.map(|id| texts.text(id)), ["alloc", "free", "alloc", "", r"caf\xe9 \xed\xa0\x80"]);
-        assert!(!texts.is_unprintable(ids[0]));
     }
 }
