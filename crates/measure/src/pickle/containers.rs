@@ -30,7 +30,15 @@ impl Machine<'_> {
 
     /// What a number of the memo refers to. A container that stands on the stack and is not being filled is finished by
     /// that; one that is being filled would be in itself.
+    #[inline]
     pub(super) fn get(&mut self, id: u32) -> Result<(), Wrong> {
+        match self.memo.usual(id) {
+            Some(value) => self.push(value),
+            None => self.get_unusual(id),
+        }
+    }
+
+    fn get_unusual(&mut self, id: u32) -> Result<(), Wrong> {
         let value = match self.memo.get(id)? {
             Found::Value(value) => value,
             Found::Open(at) => {
@@ -83,17 +91,26 @@ impl Machine<'_> {
 
     /// A list of frames that are known already, as most of a file is: read without a value for each.
     pub(super) fn list_of_frames(&mut self, home: Home) -> Result<(), Wrong> {
-        self.frames.clear();
-        loop {
-            self.feed.want(5);
-            let (id, length) = match *self.feed.ready() {
-                [op::LONG_BINGET, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]), 5),
-                [op::BINGET, id, ..] => (u32::from(id), 2),
-                _ => break,
-            };
-            let Some(frame) = self.memo.frame(id) else { break };
-            self.frames.push(FrameId(frame));
-            self.feed.eat(length);
+        let Machine { feed, memo, frames, .. } = self;
+        frames.clear();
+        while feed.want(5) {
+            let ready = feed.ready();
+            let mut rest = ready;
+            loop {
+                let (id, after) = match rest {
+                    [op::LONG_BINGET, a, b, c, d, after @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]), after),
+                    [op::BINGET, id, after @ ..] => (u32::from(*id), after),
+                    _ => break,
+                };
+                let Some(frame) = memo.frame(id) else { break };
+                frames.push(FrameId(frame));
+                rest = after;
+            }
+            let (eaten, left) = (ready.len() - rest.len(), rest.len());
+            feed.eat(eaten);
+            if eaten == 0 || left >= 5 {
+                break;
+            }
         }
         if !self.frames.is_empty() && self.feed.ready().first() == Some(&op::APPENDS) {
             self.feed.eat(1);

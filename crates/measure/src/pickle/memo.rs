@@ -65,6 +65,17 @@ impl Memo {
         (handle >> BITS == FRAME).then_some(handle & PLACE)
     }
 
+    /// A word or a stack, if one is what is there. (The way that most of the rest takes.)
+    #[inline]
+    pub(super) fn usual(&self, id: u32) -> Option<Value> {
+        let handle = self.dense.get(id as usize)?.0;
+        match handle >> BITS {
+            TEXT => Some(Value::Text(TextId(handle & PLACE))),
+            STACK => Some(Value::Stack(StackId(handle & PLACE), Home::CLOSED)),
+            _ => None,
+        }
+    }
+
     pub(super) fn get(&self, id: u32) -> Result<Found, Wrong> {
         let handle = self.dense.get(id as usize).or_else(|| self.sparse.get(&id));
         let Handle(handle) = handle.copied().unwrap_or(Handle(UNSET));
