@@ -2,10 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod content;
 mod device;
 mod end;
+mod groups;
 mod history;
 mod mapped;
+mod measurement;
 mod notes;
 mod oom;
 mod pickle;
@@ -13,10 +16,13 @@ mod replay;
 pub mod snapshot;
 mod user;
 
+pub use content::{Content, content};
 pub use device::{DeviceMeasurement, live_after};
 pub use end::{EndState, Holding};
+pub use groups::{Group, by_owner, by_stack};
 pub use history::{Agreement, Curve, History, Opening, OpeningBlock, TooLarge};
 pub use mapped::{Mapped, Run};
+pub use measurement::{Measurement, Scope};
 pub use notes::Notes;
 pub use oom::Oom;
 pub use replay::{Change, Live, Replay};

@@ -82,12 +82,16 @@ impl<'a> Machine<'a> {
                 self.feed.eat(2);
                 Ok(())
             }
-            [op::PROTO, protocol @ 6..=u8::MAX, ..] => {
-                let cause = format!("protocol {protocol} is newer than this version knows (2–5)");
+            [op::PROTO, protocol, ..] => {
+                let age = if *protocol < 2 { "older" } else { "newer" };
+                let cause = format!("protocol {protocol} is {age} than what this version knows (2–5)");
                 Err(Wrong::new(cause).mend("write the pickle again with `protocol=4`"))
             }
-            _ => {
-                let cause = "protocol 0 (text) or 1; PyTorch writes 2–5";
+            ready => {
+                let cause = match ready {
+                    [_, op::BINPUT, ..] => "protocol 1; PyTorch writes 2–5",
+                    _ => "protocol 0 (text); PyTorch writes 2–5",
+                };
                 Err(Wrong::new(cause).mend("re-dump with `protocol=4`"))
             }
         }

@@ -1,0 +1,102 @@
+//! `peakledger read`: what a run did hold, from the file that PyTorch wrote.
+
+use crate::Answer;
+use crate::args::{ListArgs, OutputArgs, input};
+use crate::progress::Progress;
+use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
+use peakledger_measure::snapshot::{self, Options, Snapshot};
+use peakledger_measure::{Content, Measurement, Scope, content, live_after};
+use peakledger_report::{At, ReadReport};
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+
+/// Read a PyTorch memory snapshot: where the peak was, who formed it, and what became of the rest
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The snapshot, gzipped or not; `-` reads standard input. Nothing in the file is ever run
+    #[arg(value_parser = input())]
+    file: Input,
+    /// Show this device alone
+    #[arg(long, value_name = "N", value_parser = crate::usage::count::<u32>)]
+    device: Option<u32>,
+    /// List the blocks in use just after this event, not those of the peak; -1 is before the first
+    #[arg(long, value_name = "EVENT", allow_negative_numbers = true, value_parser = moment)]
+    at: Option<Moment>,
+    /// Look for the peaks among these events alone, as in 1000..2000
+    #[arg(long, value_name = "A..B", value_parser = range)]
+    events: Option<Range<u32>>,
+    /// Answer from the sound part of a damaged file; the exit code is then 3
+    #[arg(long)]
+    salvage: bool,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// After an event, or before the first.
+#[derive(Clone, Copy)]
+struct Moment(Option<u32>);
+
+pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let output = args.output.request(&[&args.file])?.listing(&args.list);
+    let mut file = Binary::open(&args.file, MEASURED_LIMIT)?;
+    match content(&file)? {
+        Content::Pickle => {}
+        Content::Json => {
+            let problem = file.problem("JSON, which no reader takes yet");
+            return Err(problem.mend("give the pickle that `torch.cuda.memory._dump_snapshot` writes"));
+        }
+    }
+    let name = file.name().to_owned();
+    // it lives until the process ends, so its columns need no freeing
+    let snapshot = ManuallyDrop::new(open(&mut file, args.salvage)?);
+    let scope = Scope { device: args.device, events: args.events };
+    let measurement = Measurement::of(&name, &snapshot, &scope)?;
+    let at = args.at.map(|moment| live_at(&name, &snapshot, &measurement, moment)).transpose()?;
+    output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
+    Ok(if snapshot.whole { Answer::Given } else { Answer::Part })
+}
+
+fn open(file: &mut Binary, salvage: bool) -> Result<Snapshot, Problem> {
+    let mut progress = Progress::of(file);
+    snapshot::read(file, Options { salvage }, &mut |bytes| progress.at(bytes))
+}
+
+fn live_at(name: &str, snapshot: &Snapshot, measured: &Measurement, moment: Moment) -> Result<At, Problem> {
+    let Some(device) = measured.largest() else {
+        return Ok(At { event: None, live: Vec::new() });
+    };
+    let Moment(event) = moment;
+    if let Some(event) = event.filter(|event| *event >= device.events()) {
+        let cause = format!("device {} has no event {event}", device.history.device);
+        let mend = format!("{name} has {} events there, counted from 0", device.events());
+        return Err(Problem::in_option("--at", cause).mend(mend));
+    }
+    match live_after(snapshot, device.history.device, event) {
+        Ok(live) => Ok(At { event, live }),
+        Err(_) => Err(Problem::in_file(name, "a sum of bytes exceeds 64 bits")),
+    }
+}
+
+fn moment(text: &str) -> Result<Moment, Problem> {
+    match text.parse::<i64>().map(u32::try_from) {
+        Ok(Ok(event)) => Ok(Moment(Some(event))),
+        Ok(Err(_)) if text == "-1" => Ok(Moment(None)),
+        _ => Err(Problem::anywhere(format!("{} is no event", quoted(text)))
+            .mend("events are counted from 0; -1 is before the first")),
+    }
+}
+
+fn range(text: &str) -> Result<Range<u32>, Problem> {
+    let ends = text.split_once("..");
+    let ends = ends.and_then(|(from, to)| {
+        let from = if from.is_empty() { Some(0) } else { from.parse().ok() };
+        let to = if to.is_empty() { Some(u32::MAX) } else { to.parse().ok() };
+        Some(from?..to?)
+    });
+    ends.filter(|range| range.start < range.end).ok_or_else(|| {
+        Problem::anywhere(format!("{} is no range of events", quoted(text)))
+            .mend("write it as `1000..2000`: from 1000 to 1999; either end may be left out")
+    })
+}
