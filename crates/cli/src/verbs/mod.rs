@@ -23,7 +23,7 @@ pub(crate) enum Verb {
     Compare(compare::Args),
     Plan(Box<plan::Args>),
     Fit(Box<fit::Args>),
-    Read(read::Args),
+    Read(Box<read::Args>),
     List(list::Args),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Compare(args) => compare::run(args),
         Verb::Plan(args) => plan::run(*args),
         Verb::Fit(args) => fit::run(*args),
-        Verb::Read(args) => read::run(args),
+        Verb::Read(args) => read::run(*args),
         Verb::List(args) => list::run(args),
     }
 }

@@ -159,9 +159,9 @@ impl Report for ReadReport<'_> {
 
 impl ReadReport<'_> {
     fn device_table(&self, look: &Look) -> Table {
-        let titles = ["peak:", "requested", "allocated", "active", "reserved"];
-        let mut columns = vec![Column::left(""), Column::left("device")];
-        columns.extend(titles.iter().skip(1).map(|title| Column::right(title)));
+        let titles = ["requested", "allocated", "active", "reserved"];
+        let mut columns = vec![Column::left(""), Column::left("peak on")];
+        columns.extend(titles.map(Column::right));
         columns.push(Column::right("events").optional());
         let mut table = Table::new(columns);
         for (at, device) in self.measurement.devices.iter().enumerate() {
@@ -170,13 +170,13 @@ impl ReadReport<'_> {
             let marker = if largest { look.marker() } else { "" };
             let mut row = vec![
                 Cell::styled(marker, style),
-                Cell::styled(format!("{} peak", device.history.device), style),
+                Cell::styled(format!("device {}", device.history.device), style),
             ];
             row.extend(peaks(device).map(|(_, curve)| Cell::styled(Bytes::new(curve.peak).to_string(), style)));
             row.push(Cell::styled(device.events().to_string(), look.faint()));
             table.row(row);
             if largest {
-                let mut row = vec![Cell::plain(""), Cell::styled("  event", look.faint())];
+                let mut row = vec![Cell::plain(""), Cell::styled("  after event", look.faint())];
                 row.extend(peaks(device).map(|(_, curve)| {
                     Cell::styled(curve.event.map_or_else(|| "start".to_owned(), |event| event.to_string()), look.faint())
                 }));
@@ -238,7 +238,7 @@ impl ReadReport<'_> {
             Column::right("").optional(),
             Column::bar(end.reserved),
         ]);
-        for (name, bytes) in uses(end) {
+        for (name, bytes) in uses(end).into_iter().filter(|(_, bytes)| *bytes > 0) {
             table.row(vec![
                 Cell::plain(name),
                 Cell::plain(Bytes::new(bytes).to_string()),
