@@ -1,12 +1,14 @@
 //! The `peakledger` binary: arguments in, an answer out, an exit code. One small file for each verb.
 //!
-//! Exit codes: 0 answered, 1 answered "no" (only where that was asked), 2 bad input or usage. A reader that closes the
+//! Exit codes: 0 answered, 1 answered "no" (only where that was asked), 2 bad input or usage, 3 answered from a part of a
+//! damaged file (only where that was asked). A reader that closes the
 //! pipe early (`| head`) has what it wanted, so that is 0.
 
 #![forbid(unsafe_code)]
 
 mod args;
 mod output;
+mod progress;
 mod step_args;
 mod usage;
 mod usual;
@@ -32,6 +34,8 @@ pub(crate) enum Answer {
     Given,
     /// It answered no, and was asked to say so by its exit code.
     No,
+    /// It answered from a part of a damaged file, as it was asked to.
+    Part,
 }
 
 fn main() -> ExitCode {
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
     match verbs::run(cli.verb) {
         Ok(Answer::Given) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(1),
+        Ok(Answer::Part) => ExitCode::from(3),
         Err(problem) => {
             report(&problem);
             ExitCode::from(2)

@@ -1,6 +1,7 @@
 //! Where answers go: standard output, or a file that is written whole or not at all.
 
 use crate::args::ListArgs;
+use peakledger_core::document::Document;
 use peakledger_input::{Input, Problem, in_plain_words};
 use peakledger_report::{Format, Look, Report};
 use std::fs;
@@ -67,6 +68,36 @@ fn to_standard_output(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> R
         }
         _ => Ok(()), // who closes the pipe has read enough
     }
+}
+
+/// The file of `--save`, which is neither an input nor the file of `--output`.
+pub(crate) fn saved<'a>(
+    save: Option<&'a Target>,
+    output: &Output,
+    inputs: &[&Input],
+) -> Result<Option<&'a Path>, Problem> {
+    let path = match save {
+        None => return Ok(None),
+        Some(Target::File(path)) => path,
+        Some(Target::Stdout) => {
+            let problem = Problem::in_option("--save", "standard output has the answer already");
+            return Err(problem.mend("name a file"));
+        }
+    };
+    if output.file.as_deref().is_some_and(|file| same_file(file, path)) {
+        let problem = Problem::in_file(path.to_string_lossy(), "named by both `--output` and `--save`");
+        return Err(problem.mend("name a file of its own for each"));
+    }
+    check_target("--save", path, output.force, inputs)?;
+    Ok(Some(path))
+}
+
+/// Writes a ledger in the document form.
+pub(crate) fn save_ledger(path: &Path, force: bool, document: &Document<'_>) -> Result<(), Problem> {
+    to_file(path, force, |out| {
+        serde_json::to_writer(&mut *out, document)?;
+        out.write_all(b"\n")
+    })
 }
 
 /// Writes next to the target and renames, so that no reader ever sees half a file and a failure leaves none.

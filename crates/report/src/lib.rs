@@ -17,6 +17,7 @@ mod list;
 mod look;
 mod markdown;
 mod plan;
+mod read;
 mod show;
 mod table;
 mod verdict;
@@ -28,6 +29,7 @@ pub use fit::{AS_GIVEN, FitReport, FitRow};
 pub use list::{Entry, ListReport};
 pub use look::Look;
 pub use plan::PlanReport;
+pub use read::{At, ReadReport};
 pub use show::ShowReport;
 
 use json::write_json;

@@ -5,6 +5,7 @@ mod compare;
 mod fit;
 mod list;
 mod plan;
+mod read;
 mod show;
 
 use crate::Answer;
@@ -22,6 +23,7 @@ pub(crate) enum Verb {
     Compare(compare::Args),
     Plan(Box<plan::Args>),
     Fit(Box<fit::Args>),
+    Read(Box<read::Args>),
     List(list::Args),
 }
 
@@ -33,6 +35,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Compare(args) => compare::run(args),
         Verb::Plan(args) => plan::run(*args),
         Verb::Fit(args) => fit::run(*args),
+        Verb::Read(args) => read::run(*args),
         Verb::List(args) => list::run(args),
     }
 }

@@ -123,20 +123,8 @@ fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a 
     let config = config_of(&args.model, model);
     let config = config.as_ref();
     let output = args.output.request(config.as_slice())?.listing(&args.list);
-    let saved = match &args.save {
-        None => return Ok((output, None)),
-        Some(Target::File(path)) => path,
-        Some(Target::Stdout) => {
-            let problem = Problem::in_option("--save", "standard output has the answer already");
-            return Err(problem.mend("name a file"));
-        }
-    };
-    if output.file.as_deref().is_some_and(|file| output::same_file(file, saved)) {
-        let problem = Problem::in_file(saved.to_string_lossy(), "named by both `--output` and `--save`");
-        return Err(problem.mend("name a file of its own for each"));
-    }
-    output::check_target("--save", saved, output.force, config.as_slice())?;
-    Ok((output, Some(saved)))
+    let saved = output::saved(args.save.as_ref(), &output, config.as_slice())?;
+    Ok((output, saved))
 }
 
 fn answer(plan: &Plan, card: Option<&Card>, step: Option<Step>, asked: bool) -> Answer {
@@ -156,8 +144,5 @@ fn save(path: &Path, force: bool, plan: &Plan, step: Step, model: &str) -> Resul
     );
     let document =
         Document::from_ledger(&ledger).with_note(note).with_peak_ops(ops.iter().map(|op| Some(op.as_str())));
-    output::to_file(path, force, |out| {
-        serde_json::to_writer(&mut *out, &document)?;
-        out.write_all(b"\n")
-    })
+    output::save_ledger(path, force, &document)
 }

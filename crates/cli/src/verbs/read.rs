@@ -1,0 +1,159 @@
+//! `peakledger read`: what a run did hold, from the file that PyTorch wrote.
+
+use crate::Answer;
+use crate::args::{ListArgs, OutputArgs, input, target};
+use crate::output::{self, Target};
+use crate::progress::Progress;
+use peakledger_core::Phase;
+use peakledger_core::document::Document;
+use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
+use peakledger_measure::snapshot::{self, Options, Snapshot};
+use peakledger_measure::{
+    Content, Measurement, MeasuredLedger, NoLedger, PhaseNames, Scope, UNTOLD, content, live_after,
+};
+use peakledger_report::{At, ReadReport};
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::path::Path;
+
+/// Read a PyTorch memory snapshot: where the peak was, who formed it, and what became of the rest
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The snapshot, gzipped or not; `-` reads standard input. Nothing in the file is ever run
+    #[arg(value_parser = input())]
+    file: Input,
+    /// Show this device alone
+    #[arg(long, value_name = "N", value_parser = crate::usage::count::<u32>)]
+    device: Option<u32>,
+    /// List the blocks in use just after this event, not those of the peak; -1 is before the first
+    #[arg(long, value_name = "EVENT", allow_negative_numbers = true, value_parser = moment)]
+    at: Option<Moment>,
+    /// Look for the peaks among these events alone, as in 1000..2000
+    #[arg(long, value_name = "A..B", value_parser = range)]
+    events: Option<Range<u32>>,
+    /// Answer from the sound part of a damaged file; the exit code is then 3
+    #[arg(long)]
+    salvage: bool,
+    /// A range of the program that is a phase of the ledger: as in "my pass=backward"; may be repeated. Known are forward,
+    /// loss, backward, optimizer, zero_grad and torch's own optimizer ranges
+    #[arg(long = "phase", value_name = "NAME=PHASE", value_parser = phase)]
+    phases: Vec<(String, Phase)>,
+    /// Save the ledger of the device (of that with the largest peak) for `show` and `compare`
+    #[arg(long, value_name = "FILE", value_parser = target())]
+    save: Option<Target>,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// After an event, or before the first.
+#[derive(Clone, Copy)]
+struct Moment(Option<u32>);
+
+pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let output = args.output.request(&[&args.file])?.listing(&args.list);
+    let saved = output::saved(args.save.as_ref(), &output, &[&args.file])?;
+    let mut file = Binary::open(&args.file, MEASURED_LIMIT)?;
+    match content(&file)? {
+        Content::Pickle => {}
+        Content::Json => {
+            let problem = file.problem("JSON, which no reader takes yet");
+            return Err(problem.mend("give the pickle that `torch.cuda.memory._dump_snapshot` writes"));
+        }
+    }
+    let name = file.name().to_owned();
+    // it lives until the process ends, so its columns need no freeing
+    let snapshot = ManuallyDrop::new(open(&mut file, args.salvage)?);
+    let scope = Scope { device: args.device, events: args.events };
+    let measurement = Measurement::of(&name, &snapshot, &scope)?;
+    let at = args.at.map(|moment| live_at(&name, &snapshot, &measurement, moment)).transpose()?;
+    if let Some(path) = saved {
+        let names = args.phases.into_iter().fold(PhaseNames::default(), |names, (name, phase)| names.with(name, phase));
+        save(path, output.force, &name, &snapshot, &measurement, &names)?;
+    }
+    output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
+    Ok(if snapshot.whole { Answer::Given } else { Answer::Part })
+}
+
+fn open(file: &mut Binary, salvage: bool) -> Result<Snapshot, Problem> {
+    let mut progress = Progress::of(file);
+    snapshot::read(file, Options { salvage }, &mut |bytes| progress.at(bytes))
+}
+
+fn live_at(name: &str, snapshot: &Snapshot, measured: &Measurement, moment: Moment) -> Result<At, Problem> {
+    let Some(device) = measured.largest() else {
+        return Ok(At { event: None, live: Vec::new() });
+    };
+    let Moment(event) = moment;
+    if let Some(event) = event.filter(|event| *event >= device.events()) {
+        let cause = format!("device {} has no event {event}", device.history.device);
+        let mend = format!("{name} has {} events there, counted from 0", device.events());
+        return Err(Problem::in_option("--at", cause).mend(mend));
+    }
+    match live_after(snapshot, device.history.device, event) {
+        Ok(live) => Ok(At { event, live }),
+        Err(_) => Err(Problem::in_file(name, "a sum of bytes exceeds 64 bits")),
+    }
+}
+
+/// Writes the ledger of the device with the largest peak.
+fn save(
+    path: &Path,
+    force: bool,
+    name: &str,
+    snapshot: &Snapshot,
+    measurement: &Measurement,
+    names: &PhaseNames,
+) -> Result<(), Problem> {
+    let Some(device) = measurement.largest().map(|device| device.history.device) else {
+        return Err(Problem::in_file(name, "no device, so there is no ledger to save").mend("leave `--save` out"));
+    };
+    let measured = MeasuredLedger::of(snapshot, device, names).map_err(|none| match none {
+        NoLedger::TooLarge => Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits")),
+        NoLedger::Rule(rule) => Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend()),
+    })?;
+    let [kept, all] = measured.blocks;
+    let left_out = match all - kept {
+        0 => String::new(),
+        left => format!("; {left} blocks that are at no phase's largest moment are left out"),
+    };
+    let note = format!(
+        "peakledger read {name}, device {device}: block bytes, as torch.cuda.memory_allocated counts them; categories \
+         are {UNTOLD}{left_out}"
+    );
+    let ops = measured.peak_lines.iter().map(Option::as_deref);
+    let document = Document::from_ledger(&measured.ledger).with_note(note).with_peak_ops(ops);
+    output::save_ledger(path, force, &document)
+}
+
+/// A name and the phase that it is.
+fn phase(text: &str) -> Result<(String, Phase), Problem> {
+    match text.rsplit_once('=') {
+        Some((name, phase)) if !name.is_empty() && !phase.is_empty() => Ok((name.to_owned(), Phase::named(phase))),
+        _ => Err(Problem::anywhere(format!("{} names no phase", quoted(text)))
+            .mend("write it as `my pass=backward`: the range's name, and one of load, forward, loss, backward, update, zero_grad")),
+    }
+}
+
+fn moment(text: &str) -> Result<Moment, Problem> {
+    match text.parse::<i64>().map(u32::try_from) {
+        Ok(Ok(event)) => Ok(Moment(Some(event))),
+        Ok(Err(_)) if text == "-1" => Ok(Moment(None)),
+        _ => Err(Problem::anywhere(format!("{} is no event", quoted(text)))
+            .mend("events are counted from 0; -1 is before the first")),
+    }
+}
+
+fn range(text: &str) -> Result<Range<u32>, Problem> {
+    let ends = text.split_once("..");
+    let ends = ends.and_then(|(from, to)| {
+        let from = if from.is_empty() { Some(0) } else { from.parse().ok() };
+        let to = if to.is_empty() { Some(u32::MAX) } else { to.parse().ok() };
+        Some(from?..to?)
+    });
+    ends.filter(|range| range.start < range.end).ok_or_else(|| {
+        Problem::anywhere(format!("{} is no range of events", quoted(text)))
+            .mend("write it as `1000..2000`: from 1000 to 1999; either end may be left out")
+    })
+}

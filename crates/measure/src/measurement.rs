@@ -1,0 +1,73 @@
+//! A whole snapshot measured: every device, or those that were asked for.
+
+use crate::device::DeviceMeasurement;
+use crate::snapshot::Snapshot;
+use peakledger_input::Problem;
+use std::ops::Range;
+
+/// What of a snapshot is measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// This device alone.
+    pub device: Option<u32>,
+    /// Only these events of each device; peaks are looked for among them.
+    pub events: Option<Range<u32>>,
+}
+
+/// The figures of a snapshot.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// Each device, in order.
+    pub devices: Vec<DeviceMeasurement>,
+    /// The place in `devices` of the one with the largest peak of allocated bytes.
+    pub largest: usize,
+}
+
+impl Measurement {
+    /// Measures a snapshot. `name` is what the user calls the file.
+    ///
+    /// # Errors
+    /// There is no such device or event, or a sum passes 64 bits.
+    pub fn of(name: &str, snapshot: &Snapshot, scope: &Scope) -> Result<Measurement, Problem> {
+        let all = snapshot.devices();
+        let devices = match scope.device {
+            Some(device) if device < all => device..device + 1,
+            Some(device) => {
+                let problem = Problem::in_option("--device", format!("there is no device {device} in {name}"));
+                return Err(problem.mend(match all {
+                    0 => "leave it out: the snapshot has no device".to_owned(),
+                    all => format!("choose one of 0 to {}", all - 1),
+                }));
+            }
+            None => 0..all,
+        };
+        if let Some(events) = &scope.events {
+            let most = devices.clone().map(|device| snapshot.trace(device).len()).max().unwrap_or(0);
+            if events.start as usize >= most {
+                let problem = Problem::in_option("--events", format!("event {} is after the last", events.start));
+                return Err(problem.mend(format!("there are {most} events, counted from 0")));
+            }
+        }
+        let measure = |device| {
+            DeviceMeasurement::of(snapshot, device, scope.events.clone()).map_err(|_| {
+                let problem = Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits"));
+                problem.mend("check the sizes: no machine holds 2^64 bytes")
+            })
+        };
+        let devices = devices.map(measure).collect::<Result<Vec<_>, _>>()?;
+        let peak = |at: &usize| devices.get(*at).map_or(0, |device| device.allocated.peak);
+        let largest = (0..devices.len()).rev().max_by_key(peak).unwrap_or(0);
+        Ok(Measurement { devices, largest })
+    }
+
+    /// The device with the largest peak of allocated bytes.
+    pub fn largest(&self) -> Option<&DeviceMeasurement> {
+        self.devices.get(self.largest)
+    }
+
+    /// Everything that is to be said, of the file and of each device.
+    pub fn notes(&self, snapshot: &Snapshot) -> Vec<String> {
+        let devices = self.devices.iter().flat_map(|device| device.notes.sentences());
+        snapshot.notes.sentences().into_iter().chain(devices).collect()
+    }
+}

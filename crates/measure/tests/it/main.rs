@@ -1,0 +1,7 @@
+//! Snapshots read from outside: the truth of real ones where it lies beside the repository, and own ones always.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
+#![recursion_limit = "256"] // a row of the truth is one long `json!`
+
+mod shared;
+mod truth;

@@ -1,0 +1,102 @@
+//! What the tables of `read` are made of.
+
+use crate::Look;
+use crate::table::{Cell, Column, Table};
+use peakledger_core::Bytes;
+use peakledger_core::block::Pool;
+use peakledger_measure::snapshot::Snapshot;
+use peakledger_measure::{Curve, DeviceMeasurement, EndState, Holding, Live, UserLines, by_owner};
+
+/// A maker of blocks and what it made.
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) blocks: u64,
+}
+
+/// The blocks by the user's line that asked for them, the largest first.
+pub(super) fn makers(live: &[Live], lines: &UserLines<'_>) -> Vec<Row> {
+    by_owner(live, lines)
+        .into_iter()
+        .map(|group| Row { name: lines.name(group.key), bytes: group.requested, blocks: group.blocks })
+        .collect()
+}
+
+/// The four sums of a device, with their names.
+pub(super) fn peaks(device: &DeviceMeasurement) -> [(&'static str, Curve); 4] {
+    [
+        ("requested", device.requested),
+        ("allocated", device.allocated),
+        ("active", device.active),
+        ("reserved", device.reserved),
+    ]
+}
+
+/// When something was.
+pub(super) fn event_name(event: Option<u32>, events: u32) -> String {
+    match (event, events) {
+        (None, 0) => "at the end (no event was recorded)".to_owned(),
+        (None, _) => "before the first event".to_owned(),
+        (Some(event), events) => format!("after event {event} of {events}"),
+    }
+}
+
+/// What reserved bytes are used for; together they are all of them.
+pub(super) fn uses(end: &EndState) -> [(&'static str, u64); 6] {
+    let stuck = end.inactive().saturating_sub(end.free_in_free_segments);
+    let blocks = end.allocated_blocks().saturating_add(end.pending()).saturating_add(end.inactive());
+    [
+        ("requested, in use", end.requested.min(end.allocated_blocks())),
+        ("rounding and tails of blocks in use", end.rounding_waste()),
+        ("waiting for a stream (pending free)", end.pending()),
+        ("in wholly free segments (empty_cache returns them)", end.free_in_free_segments),
+        ("stuck inside segments partly in use", stuck),
+        ("in no block", end.reserved.saturating_sub(blocks)),
+    ]
+}
+
+/// Each pool and stream: what is free in one is of no use to another.
+pub(super) fn holdings(snapshot: &Snapshot, end: &EndState, look: &Look) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("pool").cut(),
+        Column::right("stream").optional(),
+        Column::right("reserved"),
+        Column::right("allocated"),
+        Column::right("stuck").optional(),
+        Column::right("largest free").optional(),
+    ]);
+    for holding in &end.holdings {
+        let bytes = |bytes: u64| Cell::plain(Bytes::new(bytes).to_string());
+        table.row(vec![
+            Cell::plain(pool_name(snapshot, holding)),
+            Cell::styled(stream_name(snapshot, holding), look.faint()),
+            bytes(holding.reserved),
+            bytes(holding.allocated),
+            bytes(holding.stuck),
+            bytes(holding.largest_free),
+        ]);
+    }
+    table
+}
+
+/// `small`, `large`, and with the pool's pair where it is not the default one.
+pub(super) fn pool_name(snapshot: &Snapshot, holding: &Holding) -> String {
+    let kind = match holding.kind {
+        Pool::Small => "small",
+        Pool::Large => "large",
+    };
+    match snapshot.pools.get(usize::from(holding.pool.0)) {
+        Some((0, 0)) | None => kind.to_owned(),
+        Some((0, user)) => format!("{kind}, MemPool {user}"),
+        Some((capture, 0)) => format!("{kind}, graph {capture}"),
+        Some((first, second)) => format!("{kind}, pool ({first}, {second})"),
+    }
+}
+
+/// `default`, or the handle.
+pub(super) fn stream_name(snapshot: &Snapshot, holding: &Holding) -> String {
+    match snapshot.streams.get(usize::from(holding.stream.0)) {
+        Some(0) | None => "default".to_owned(),
+        Some(handle) => handle.to_string(),
+    }
+}
