@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod binary;
 mod explain;
 pub mod json;
 mod ledger;
@@ -34,8 +35,9 @@ mod source;
 mod stream;
 mod system;
 
+pub use binary::{Binary, MEASURED_LIMIT, MOST_RATIO};
 pub use ledger::{open_ledger, read_ledger};
 pub use near::{misspelt, near};
-pub use problem::{Place, Problem, quoted};
+pub use problem::{Place, Problem, grouped, quoted};
 pub use source::{CONFIG_LIMIT, Input, LEDGER_LIMIT, Limit, Source};
 pub use system::in_plain_words;

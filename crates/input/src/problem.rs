@@ -35,6 +35,13 @@ pub enum Place {
         /// The JSON pointer of the culprit, empty for the whole file.
         pointer: String,
     },
+    /// A place in a binary file.
+    Byte {
+        /// Counted from 0, in what the file holds once it is unpacked.
+        offset: u64,
+        /// Where that lies in what the file says: `device_traces[0][1234].size`. Empty where it lies nowhere yet.
+        path: String,
+    },
     /// An option of the command line, such as `--gpu`.
     Option(String),
 }
@@ -82,6 +89,12 @@ impl fmt::Display for Problem {
                     write!(f, " ({})", printable(&clipped(pointer)))?;
                 }
             }
+            Some(Place::Byte { offset, path }) => {
+                write!(f, ": byte {}", grouped(*offset))?;
+                if !path.is_empty() {
+                    write!(f, " ({})", printable(&clipped(path)))?;
+                }
+            }
             Some(Place::Option(option)) => {
                 let space = if self.file.is_some() { " " } else { "" };
                 write!(f, "{space}`{}`", printable(option))?;
@@ -100,6 +113,19 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+/// A count in groups of three digits: `1_048_577`.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (left, digit) in (0..digits.len()).rev().zip(digits.chars()) {
+        text.push(digit);
+        if left > 0 && left % 3 == 0 {
+            text.push('_');
+        }
+    }
+    text
+}
 
 /// The most characters of a word from a file that a message repeats.
 const LONGEST_QUOTE: usize = 80;
@@ -128,6 +154,12 @@ mod tests {
             problem.mend("sizes are 0 or more").to_string(),
             "ledger.json:12:7 (/states/3/size_mb): `size_mb` is negative (-1.0)\n  help: sizes are 0 or more"
         );
+        let place = Place::Byte { offset: 1_048_577, path: "device_traces[0][1234].size".into() };
+        assert_eq!(
+            Problem::in_file("run7.pickle", "negative size -512").at(place).to_string(),
+            "run7.pickle: byte 1_048_577 (device_traces[0][1234].size): negative size -512"
+        );
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1_000", "1_234_567"]);
         let option = Problem::in_option("--gpu", "no such card: `T5`");
         assert_eq!(option.to_string(), "`--gpu`: no such card: `T5`");
         assert_eq!(Problem::anywhere("nothing to do").to_string(), "nothing to do");

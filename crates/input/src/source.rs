@@ -178,7 +178,7 @@ impl Source {
 pub(crate) struct Regular<'a> {
     name: &'a str,
     pub(crate) file: File,
-    before: Metadata,
+    pub(crate) before: Metadata,
 }
 
 impl<'a> Regular<'a> {
