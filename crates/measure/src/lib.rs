@@ -2,4 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod elements;
 pub mod oom_message;
+pub mod timeline;
+pub mod trace;
