@@ -16,9 +16,12 @@ mod json;
 mod list;
 mod look;
 mod markdown;
+mod oom;
 mod plan;
 mod show;
 mod table;
+mod timeline;
+mod trace;
 mod verdict;
 
 pub use check::CheckReport;
@@ -27,8 +30,11 @@ pub use explain::ExplainReport;
 pub use fit::{AS_GIVEN, FitReport, FitRow};
 pub use list::{Entry, ListReport};
 pub use look::Look;
+pub use oom::OomReport;
 pub use plan::PlanReport;
 pub use show::ShowReport;
+pub use timeline::TimelineReport;
+pub use trace::TraceReport;
 
 use json::write_json;
 use std::io;

@@ -19,7 +19,7 @@ pub(super) fn steps(recorded: &Recorded, first: i64, last: i64) -> (Vec<Step>, V
     let runs = runs(recorded, &cuts);
     if runs.is_empty() {
         let all = Span { phase: Phase::Other("trace".into()), micro_batch: None, start: first, end: last };
-        let note = "no range in it is named after a phase, so all of it is one; `--phases forward=NAME,…` says which names are";
+        let note = "no range in it is named after a phase, so all of it is one; `--phases forward=NAME` says which names are";
         return (vec![Step { spans: vec![all] }], vec![note.to_owned()]);
     }
     let has = |phase: Phase| runs.iter().any(|run| run.phase == phase);
@@ -194,7 +194,10 @@ impl Steps {
         } else {
             step.spans.pop();
         }
-        step.spans.push(Span { phase, micro_batch: None, start, end: i64::MAX });
+        match step.spans.last_mut() {
+            Some(span) if span.phase == phase => span.end = i64::MAX,
+            _ => step.spans.push(Span { phase, micro_batch: None, start, end: i64::MAX }),
+        }
     }
 
     fn last(&self) -> Option<&Span> {
@@ -206,7 +209,7 @@ impl Steps {
         let mut end = last;
         for step in self.steps.iter_mut().rev() {
             if let Some(span) = step.spans.last_mut() {
-                span.end = end;
+                span.end = end.max(span.start); // ranges may go on after the last memory event
             }
             end = step.spans.first().map_or(end, |span| span.start);
             count_micro_batches(&mut step.spans);

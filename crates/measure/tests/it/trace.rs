@@ -90,7 +90,7 @@ fn a_trace_of_2021_has_neither_addresses_nor_totals() {
       1.00 KiB outside of every op
       256 B older than the trace
       trace: 5 events, peak 2.25 KiB, end 1.00 KiB
-    note: no range in it is named after a phase, so all of it is one; `--phases forward=NAME,…` says which names are
+    note: no range in it is named after a phase, so all of it is one; `--phases forward=NAME` says which names are
     note: cuda:0: no addresses in this trace (torch 1.x), so a free gives back the latest block of its size
     note: cuda:0: no totals in this trace (torch 1.x), so what never moves in it is not counted
     "#);
@@ -231,6 +231,18 @@ fn phases_are_told_where_ranges_overlap_or_lack() {
     assert_eq!(found, ["forward", "loss", "backward", "forward", "loss", "backward", "update"]);
     assert!(trace.notes.iter().any(|note| note.contains("no range is named forward")));
     assert_eq!(phases(mem(Made::default())), ["trace"]);
+    let silent = Made::default().cuda(1, 1, 512).range("user_annotation", "forward", 10, 20).range(
+        "user_annotation",
+        "backward",
+        30,
+        40,
+    );
+    let trace = silent.read();
+    assert_eq!(
+        trace.ledger(0, 0).unwrap().unwrap().peak().bytes.get(),
+        512,
+        "ranges go on after the last memory event"
+    );
     let inference = Made::default()
         .range("user_annotation", "ProfilerStep#1", 10, 30)
         .range("user_annotation", "forward", 12, 20)
@@ -256,7 +268,7 @@ fn out_of_memory_and_odd_events_are_told() {
     assert_eq!((card.peak.bytes.get(), card.unexplained), (5000, 5000 - 576));
     assert_eq!(card.card.as_ref().unwrap().name, "Tesla V100");
     insta::assert_snapshot!(trace.notes.join("\n"), @r#"
-    no range in it is named after a phase, so all of it is one; `--phases forward=NAME,…` says which names are
+    no range in it is named after a phase, so all of it is one; `--phases forward=NAME` says which names are
     cuda:0: torch's own total moves otherwise than the events 1 times; its total is taken
     device type 99:3: no addresses in this trace (torch 1.x), so a free gives back the latest block of its size
     device type 99:3: no totals in this trace (torch 1.x), so what never moves in it is not counted
