@@ -3,6 +3,7 @@
 //! What is between two values is read here; a value in hand is a slice, for serde_json. Values that are passed over are
 //! only counted through. A file that ends too early says so ([`Elements::was_cut`]), so that what came before can be kept.
 
+use memchr::memchr2;
 use peakledger_input::{Binary, Place, Problem, Source, json};
 use serde::de::IgnoredAny;
 use std::io::{ErrorKind, Read};
@@ -240,21 +241,15 @@ struct Scan {
 impl Scan {
     /// Takes bytes in; how many of them there are up to the value's end, if it is among them.
     fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
-        for (at, byte) in bytes.iter().enumerate() {
+        let mut at = 0;
+        loop {
             if self.in_string {
-                match byte {
-                    _ if self.escaped => self.escaped = false,
-                    b'\\' => self.escaped = true,
-                    b'"' => {
-                        self.in_string = false;
-                        if self.depth == 0 {
-                            return Some(at + 1);
-                        }
-                    }
-                    _ => {}
+                at += self.string(bytes.get(at..)?)?;
+                if self.depth == 0 {
+                    return Some(at);
                 }
-                continue;
             }
+            let byte = bytes.get(at)?;
             match byte {
                 b'"' if !self.scalar => self.in_string = true,
                 b'{' | b'[' if !self.scalar => self.depth += 1,
@@ -268,8 +263,28 @@ impl Scan {
                 byte if self.depth == 0 && byte.is_ascii_whitespace() => return Some(at),
                 _ => self.scalar |= self.depth == 0,
             }
+            at += 1;
         }
-        None
+    }
+
+    /// Goes on in a string; how many bytes there are up to its end, if it is among them.
+    fn string(&mut self, bytes: &[u8]) -> Option<usize> {
+        bytes.first()?;
+        let mut at = usize::from(std::mem::take(&mut self.escaped));
+        loop {
+            at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
+            match bytes.get(at) {
+                Some(b'"') => {
+                    self.in_string = false;
+                    return Some(at + 1);
+                }
+                _ if at + 1 == bytes.len() => {
+                    self.escaped = true; // what is escaped comes with the next bytes
+                    return None;
+                }
+                _ => at += 2,
+            }
+        }
     }
 
     /// Whether the value is whole if nothing more comes.
@@ -303,6 +318,19 @@ mod tests {
         let found = list("[1, \"a]\\\"\", {\"b\": [\"}\"]} ,[], null\n]").unwrap();
         assert_eq!(found, ["1", r#""a]\"""#, r#"{"b": ["}"]}"#, "[]", "null"]);
         assert_eq!(list("[]").unwrap(), Vec::<String>::new());
+    }
+
+    /// Pieces end anywhere: in a string, after a backslash, between brackets.
+    #[test]
+    fn a_value_ends_in_the_same_place_however_it_comes() {
+        let cases = [(r#""a\"b\\", 1"#, 8), (r#"{"a": ["]", {}]}, 1"#, 16), ("-1.5e3]", 6), (r#""\"""#, 4)];
+        for (text, end) in cases {
+            assert_eq!(Scan::default().feed(text.as_bytes()), Some(end), "{text}");
+            let mut scan = Scan::default();
+            let mut bytes = text.bytes().zip(0usize..);
+            let found = bytes.find_map(|(byte, at)| scan.feed(&[byte]).map(|within| at + within));
+            assert_eq!(found, Some(end), "{text}");
+        }
     }
 
     #[test]

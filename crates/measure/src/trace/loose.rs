@@ -47,14 +47,16 @@ impl<'a> Loose<'a> {
             _ => None,
         }
     }
+}
 
-    /// As the name of a thread, which is a number or a text.
-    pub(super) fn name(&self) -> Cow<'_, str> {
+/// As the name of a thread, which is a number or a text.
+impl fmt::Display for Loose<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Loose::None => Cow::Borrowed(""),
-            Loose::Text(text) => Cow::Borrowed(text),
-            Loose::Whole(number) => Cow::Owned(number.to_string()),
-            Loose::Float(number) => Cow::Owned(number.to_string()),
+            Loose::None => Ok(()),
+            Loose::Text(text) => f.write_str(text),
+            Loose::Whole(number) => number.fmt(f),
+            Loose::Float(number) => number.fmt(f),
         }
     }
 }

@@ -8,6 +8,7 @@ use peakledger_core::{Bytes, Phase};
 use peakledger_input::Problem;
 use serde::Deserialize;
 use std::collections::HashMap;
+use std::fmt::Write;
 
 /// All that is kept of a file.
 #[derive(Default)]
@@ -21,6 +22,7 @@ pub(super) struct Recorded {
     pub(super) faults: Faults,
     profile_memory: bool,
     threads: HashMap<Box<str>, u32>,
+    key: String,
 }
 
 /// A card of `deviceProperties`.
@@ -74,7 +76,9 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     all: Vec<(Box<str>, Kind, Option<Phase>, bool)>,
-    known: HashMap<(Box<str>, bool), u32>,
+    /// The numbers of the names of ops and annotations, and of Python functions, which may have the same.
+    ops: HashMap<Box<str>, u32>,
+    functions: HashMap<Box<str>, u32>,
 }
 
 impl Names {
@@ -90,9 +94,10 @@ impl Names {
         self.all.get(name as usize).is_some_and(|(.., step)| *step)
     }
 
-    /// The number of a name and the kind of what has it. A name of a Python function may be that of an op too.
+    /// The number of a name and the kind of what has it.
     fn of(&mut self, text: &str, python: bool, category: &str, phases: &PhaseNames) -> Option<(u32, Kind)> {
-        if let Some(id) = self.known.get(&(Box::from(text), python)) {
+        let known = if python { &mut self.functions } else { &mut self.ops };
+        if let Some(id) = known.get(text) {
             return self.all.get(*id as usize).map(|(_, kind, ..)| (*id, *kind));
         }
         let kind = match category {
@@ -104,7 +109,7 @@ impl Names {
         };
         let id = u32::try_from(self.all.len()).ok()?;
         self.all.push((text.into(), kind, phases.phase(text), phases.is_step(text)));
-        self.known.insert((text.into(), python), id);
+        known.insert(text.into(), id);
         Some((id, kind))
     }
 }
@@ -318,9 +323,15 @@ impl Recorded {
 
     /// Threads by process and number: the number is a text in some versions.
     fn thread(&mut self, event: &Event<'_>) -> u32 {
+        self.key.clear();
+        // writing into a string does not fail
+        let _ = write!(self.key, "{}/{}", event.pid, event.tid);
+        if let Some(thread) = self.threads.get(&*self.key) {
+            return *thread;
+        }
         let next = u32::try_from(self.threads.len()).unwrap_or(u32::MAX);
-        let name = format!("{}/{}", event.pid.name(), event.tid.name());
-        *self.threads.entry(name.into()).or_insert(next)
+        self.threads.insert((&*self.key).into(), next);
+        next
     }
 }
 

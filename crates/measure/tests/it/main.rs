@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, clippy::expect_used)]
 
 mod made;
+mod naive;
 mod oom_message;
 mod shared;
 mod timeline;

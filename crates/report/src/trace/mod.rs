@@ -33,7 +33,7 @@ struct Group<'a> {
 }
 
 impl<'a> TraceReport<'a> {
-    /// The step whose phases are shown for a device: that of its peak, unless nothing whole is in it.
+    /// The step whose phases are shown for a device: that of its peak.
     fn step(&self, device: &DeviceTrace) -> usize {
         device.peak.at.map_or_else(|| self.trace.usual_step(), |(step, _)| step)
     }
@@ -63,9 +63,9 @@ impl<'a> TraceReport<'a> {
 
     /// Who stands at the peak, by the place that took it, largest first.
     fn groups(&self, device: &'a DeviceTrace) -> Vec<Group<'a>> {
-        let mut groups: BTreeMap<(&str, Option<(usize, usize)>), Group<'a>> = BTreeMap::new();
+        let mut groups = BTreeMap::new();
         for Contributor { bytes, name, born, user_frame, .. } in &device.contributors {
-            let group = groups.entry((name, *born)).or_insert_with(|| Group {
+            let group: &mut Group<'a> = groups.entry((name, *born)).or_insert_with(|| Group {
                 name,
                 born: self.place(*born).unwrap_or_else(|| "before the trace".to_owned()),
                 bytes: 0,
