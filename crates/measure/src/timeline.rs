@@ -101,13 +101,14 @@ pub fn is_timeline(head: &[u8]) -> bool {
     let head = head.trim_ascii_start();
     match head {
         [b'[', rest @ ..] => rest.trim_ascii_start().starts_with(b"["),
-        _ => is_page(head),
+        _ => is_picture(head),
     }
 }
 
-fn is_page(head: &[u8]) -> bool {
-    let head = head.get(..32.min(head.len())).unwrap_or_default().to_ascii_lowercase();
-    [&b"<html"[..], b"<!doctype", b"<head"].iter().any(|start| head.starts_with(start))
+/// Whether it is the page that `export_memory_timeline("x.html")` writes: a title, and a picture in text.
+fn is_picture(head: &[u8]) -> bool {
+    let has = |word: &[u8]| head.windows(word.len()).any(|part| part == word);
+    head.starts_with(b"<") && (has(b"Memory Timeline") || has(b"data:image/png;base64"))
 }
 
 /// Reads a timeline of either form.
@@ -115,7 +116,7 @@ fn is_page(head: &[u8]) -> bool {
 /// # Errors
 /// The file is a picture, not JSON, of another shape, cut off, or a sum passes 64 bits. Each says what to do.
 pub fn read(file: Binary) -> Result<MemoryTimeline, Problem> {
-    if is_page(file.head().trim_ascii_start()) {
+    if is_picture(file.head().trim_ascii_start()) {
         let problem = file.problem("only a picture: the `.html` of a memory timeline has no figures in it");
         return Err(
             problem.mend("export it again as `.json`: `prof.export_memory_timeline(\"timeline.json\")`")

@@ -10,13 +10,13 @@
 //!
 //! ```
 //! use peakledger_input::Binary;
-//! use peakledger_measure::trace::{PhaseNames, read};
+//! use peakledger_measure::trace::{RangeNames, read};
 //!
 //! let event = |ts: u32, bytes: i64| {
 //!     format!(r#"{{"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": {ts}, "args": {{"Device Type": 1, "Device Id": 0, "Bytes": {bytes}}}}}"#)
 //! };
 //! let text = format!("[{}, {}, {}]", event(1, 1024), event(2, 512), event(3, -1024));
-//! let trace = read(Binary::from_bytes("trace.json", text)?, &PhaseNames::default(), false)?;
+//! let trace = read(Binary::from_bytes("trace.json", text)?, &RangeNames::default(), false)?;
 //! assert_eq!(trace.devices[0].peak.bytes.get(), 1536);
 //! # Ok::<(), peakledger_input::Problem>(())
 //! ```
@@ -31,7 +31,7 @@ mod phases;
 mod record;
 
 pub use device::{Contributor, DeviceKind, DeviceTrace, PhaseFigures, TraceDevice, TraceOom, TracePeak};
-pub use names::PhaseNames;
+pub use names::RangeNames;
 pub use record::Card;
 
 use crate::elements::Elements;
@@ -110,7 +110,7 @@ pub fn is_trace(head: &[u8]) -> bool {
 ///
 /// # Errors
 /// The file is no trace, not JSON, cut off, or has no memory events; a sum passes 64 bits. Each says what to do.
-pub fn read(file: Binary, names: &PhaseNames, salvage: bool) -> Result<Trace, Problem> {
+pub fn read(file: Binary, names: &RangeNames, salvage: bool) -> Result<Trace, Problem> {
     let mut file = Elements::new(file);
     let mut recorded = Recorded::default();
     let cut = match recorded.read(&mut file, names) {

@@ -1,20 +1,18 @@
 //! Which ranges of a trace are a phase: names with `*` in them, of which every phase has some to begin with.
 
 use peakledger_core::Phase;
-use peakledger_input::Problem;
 
 /// Which names of ranges stand for which phase. A `*` stands for any text, and capital letters count as small ones.
 ///
-/// A pattern that has no `::` in it is not meant for an op (`aten::nll_loss_forward`), and one that has no `): ` not for a
-/// Python function (`torch/nn/modules/linear.py(130): forward`): most people's own ranges are named more plainly.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PhaseNames {
-    of: Vec<(Phase, Vec<String>)>,
-    steps: Vec<String>,
+/// A known pattern without `::` is not meant for an op (`aten::nll_loss_forward`), nor one without `): ` for a Python
+/// function (`torch/nn/modules/linear.py(130): forward`): most people's own ranges are named more plainly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeNames {
+    own: Vec<(String, Phase)>,
 }
 
 /// The phases that a range can stand for, in the order in which a name that fits several is taken.
-const DEFAULTS: [(Phase, &[&str]); 5] = [
+const KNOWN: [(Phase, &[&str]); 5] = [
     (Phase::ZeroGrad, &["*zero_grad*", "*zero grad*", "torch/optim/*): zero_grad"]),
     (
         Phase::Update,
@@ -34,64 +32,42 @@ const DEFAULTS: [(Phase, &[&str]); 5] = [
     (Phase::Forward, &["*forward*", "fwd", "nn.Module: *", "torch/nn/modules/*): forward"]),
 ];
 
-impl Default for PhaseNames {
-    fn default() -> Self {
-        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        PhaseNames {
-            of: DEFAULTS.into_iter().map(|(phase, names)| (phase, owned(names))).collect(),
-            steps: vec!["ProfilerStep#*".to_owned()],
-        }
-    }
-}
+/// What a whole step is named.
+const STEP: &str = "ProfilerStep#*";
 
-impl PhaseNames {
-    /// These names with others for some phases: `forward=my_fwd*|teacher,update=opt` (`step=…` names whole steps).
-    ///
-    /// # Errors
-    /// A part without `=`, or a word that is no phase, with those that are.
-    pub fn with(mut self, text: &str) -> Result<PhaseNames, Problem> {
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (word, names) = part.split_once('=').ok_or_else(|| {
-                let problem = Problem::in_option("--phases", format!("`{part}` has no `=`"));
-                problem.mend("write PHASE=NAME, as in `forward=my_fwd*|teacher,update=opt`")
-            })?;
-            let names = names.split('|').map(|name| name.trim().to_owned()).collect();
-            match (word.trim(), self.of.iter_mut().find(|(phase, _)| phase.as_str() == word.trim())) {
-                ("step", _) => self.steps = names,
-                (_, Some((_, known))) => *known = names,
-                (word, None) => {
-                    let problem = Problem::in_option("--phases", format!("`{word}` is no phase of a range"));
-                    return Err(
-                        problem.mend("the phases are forward, loss, backward, update, zero_grad; and `step`")
-                    );
-                }
-            }
-        }
-        Ok(self)
+impl RangeNames {
+    /// The names that are known, and this one before them. The phase `step` names whole steps.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, phase: Phase) -> RangeNames {
+        self.own.push((name.into(), phase));
+        self
     }
 
     /// The phase that a range of that name is.
     pub(super) fn phase(&self, name: &str) -> Option<Phase> {
-        let fits = |phase: &Phase| {
-            let names = self.of.iter().find(|(known, _)| known == phase);
-            names.is_some_and(|(_, names)| names.iter().any(|pattern| fits(pattern, name)))
-        };
-        // a whole step, or forward and backward together, is neither of them
-        if self.is_step(name) || (fits(&Phase::Forward) && fits(&Phase::Backward)) {
+        if let Some((_, phase)) = self.own.iter().find(|(own, _)| like(own.as_bytes(), name.as_bytes())) {
+            return Some(phase.clone()).filter(|phase| phase.as_str() != "step");
+        }
+        let fitting =
+            || KNOWN.iter().filter(|(_, patterns)| patterns.iter().any(|pattern| fits(pattern, name)));
+        let has = |wanted: Phase| fitting().any(|(phase, _)| *phase == wanted);
+        // forward and backward together are neither
+        if has(Phase::Forward) && has(Phase::Backward) {
             return None;
         }
-        self.of.iter().map(|(phase, _)| phase).find(|phase| fits(phase)).cloned()
+        fitting().next().map(|(phase, _)| phase.clone())
     }
 
     /// Whether a range of that name is a whole step.
     pub(super) fn is_step(&self, name: &str) -> bool {
-        self.steps.iter().any(|pattern| fits(pattern, name))
+        let own = self.own.iter().find(|(own, _)| like(own.as_bytes(), name.as_bytes()));
+        own.map_or_else(|| fits(STEP, name), |(_, phase)| phase.as_str() == "step")
     }
 }
 
 fn fits(pattern: &str, name: &str) -> bool {
     let markers = ["::", "): ", "nn.Module: "];
-    markers.iter().all(|marker| !name.contains(marker) || pattern.contains(marker) || pattern == "*")
+    markers.iter().all(|marker| !name.contains(marker) || pattern.contains(marker))
         && like(pattern.as_bytes(), name.as_bytes())
 }
 
@@ -128,7 +104,7 @@ mod tests {
 
     #[test]
     fn ranges_are_told_by_their_names() {
-        let names = PhaseNames::default();
+        let names = RangeNames::default();
         let phase = |name: &str| names.phase(name).map(|phase| phase.to_string()).unwrap_or_default();
         for (name, expected) in [
             ("forward_phase", "forward"),
@@ -158,14 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn names_of_ones_own_take_the_place_of_the_usual() {
-        let names = PhaseNames::default().with("forward=student*|teacher, step=train_step").unwrap();
+    fn names_of_ones_own_come_before_the_known() {
+        let names =
+            RangeNames::default().with("student*", Phase::Forward).with("forward", Phase::named("scoring"));
+        let names = names.with("train_step", Phase::named("step"));
         assert_eq!(names.phase("Student pass"), Some(Phase::Forward));
-        assert_eq!((names.phase("forward"), names.phase("backward")), (None, Some(Phase::Backward)));
-        assert!(names.is_step("train_step") && !names.is_step("ProfilerStep#1"));
-        let said = |text: &str| PhaseNames::default().with(text).unwrap_err().to_string();
-        assert!(said("forward").contains("has no `=`"));
-        assert!(said("fwd=x").contains("no phase of a range"));
+        assert_eq!(
+            (names.phase("forward"), names.phase("backward")),
+            (Some(Phase::named("scoring")), Some(Phase::Backward))
+        );
+        assert_eq!(
+            (names.phase("train_step"), names.is_step("train_step"), names.is_step("ProfilerStep#1")),
+            (None, true, true)
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use super::record::{Range, Recorded};
 use super::{Span, Step};
 use peakledger_core::Phase;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The steps of a trace from its first time to its last, and what had to be taken for granted.
 pub(super) fn steps(recorded: &Recorded, first: i64, last: i64) -> (Vec<Step>, Vec<String>) {
@@ -19,7 +19,7 @@ pub(super) fn steps(recorded: &Recorded, first: i64, last: i64) -> (Vec<Step>, V
     let runs = runs(recorded, &cuts);
     if runs.is_empty() {
         let all = Span { phase: Phase::Other("trace".into()), micro_batch: None, start: first, end: last };
-        let note = "no range in it is named after a phase, so all of it is one; `--phases forward=NAME` says which names are";
+        let note = "no range in it is named after a phase, so all of it is one; `--phase NAME=forward` says which names are";
         return (vec![Step { spans: vec![all] }], vec![note.to_owned()]);
     }
     let has = |phase: Phase| runs.iter().any(|run| run.phase == phase);
@@ -147,7 +147,7 @@ impl Steps {
             }
             // clipping
             (Phase::Backward, Phase::Update) => self.enter_after(Phase::Update, run),
-            (Phase::Backward, _) => self.enter(run),
+            (_, Phase::Other(_)) | (Phase::Backward, _) => self.enter(run),
             (Phase::ZeroGrad, _) if !done => self.enter(run),
             // what is left of forward after a loss inside it, or of an update after its zero_grad
             _ if goes_back => self.reached = run.end,
@@ -218,13 +218,20 @@ impl Steps {
     }
 }
 
-/// A micro-batch begins where forward, loss and backward do not go on in this order.
+/// A micro-batch begins where forward, loss and backward do not go on in this order. Of the others, the second is counted.
 fn count_micro_batches(spans: &mut [Span]) {
     let (mut number, mut before) = (0u32, 0);
-    for span in spans.iter_mut().filter(|span| (1..=BACKWARD).contains(&rank(&span.phase))) {
+    let mut others: BTreeMap<Phase, u32> = BTreeMap::new();
+    for span in spans {
         let now = rank(&span.phase);
-        number += u32::from(now <= before);
-        before = now;
-        span.micro_batch = Some(number);
+        if (1..=BACKWARD).contains(&now) {
+            number += u32::from(now <= before);
+            before = now;
+            span.micro_batch = Some(number);
+        } else {
+            let times = others.entry(span.phase.clone()).or_default();
+            span.micro_batch = Some(*times).filter(|times| *times > 0);
+            *times += 1;
+        }
     }
 }

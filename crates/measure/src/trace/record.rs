@@ -1,7 +1,7 @@
 //! The events of a trace as columns: what memory was taken and given back, and the ranges that ran meanwhile.
 
 use super::loose::Loose;
-use super::names::PhaseNames;
+use super::names::RangeNames;
 use super::{DeviceKind, TraceDevice, TraceOom};
 use crate::elements::Elements;
 use peakledger_core::{Bytes, Phase};
@@ -95,7 +95,7 @@ impl Names {
     }
 
     /// The number of a name and the kind of what has it.
-    fn of(&mut self, text: &str, python: bool, category: &str, phases: &PhaseNames) -> Option<(u32, Kind)> {
+    fn of(&mut self, text: &str, python: bool, category: &str, phases: &RangeNames) -> Option<(u32, Kind)> {
         let known = if python { &mut self.functions } else { &mut self.ops };
         if let Some(id) = known.get(text) {
             return self.all.get(*id as usize).map(|(_, kind, ..)| (*id, *kind));
@@ -187,7 +187,7 @@ struct CardProperties<'a> {
 
 impl Recorded {
     /// Reads a file to its end. What was read before a problem is in `self` all the same.
-    pub(super) fn read(&mut self, file: &mut Elements, phases: &PhaseNames) -> Result<(), Problem> {
+    pub(super) fn read(&mut self, file: &mut Elements, phases: &RangeNames) -> Result<(), Problem> {
         match file.peek()? {
             Some(b'[') => self.events(file, phases, "")?,
             Some(b'{') => {
@@ -234,7 +234,7 @@ impl Recorded {
         file.file().problem(cause).mend(mend)
     }
 
-    fn events(&mut self, file: &mut Elements, phases: &PhaseNames, pointer: &str) -> Result<(), Problem> {
+    fn events(&mut self, file: &mut Elements, phases: &RangeNames, pointer: &str) -> Result<(), Problem> {
         file.enter()?;
         let mut number = 0usize;
         while file.next_in_list(number == 0)? {
@@ -253,7 +253,7 @@ impl Recorded {
         Ok(())
     }
 
-    fn event(&mut self, event: &Event<'_>, text: &[u8], phases: &PhaseNames, place: impl FnOnce() -> String) {
+    fn event(&mut self, event: &Event<'_>, text: &[u8], phases: &RangeNames, place: impl FnOnce() -> String) {
         let name = event.name.text().unwrap_or_default();
         match (event.ph.text(), name) {
             (_, "[memory]") => self.memory(event, text, place),
@@ -263,7 +263,7 @@ impl Recorded {
         }
     }
 
-    fn range(&mut self, event: &Event<'_>, name: &str, phases: &PhaseNames, place: impl FnOnce() -> String) {
+    fn range(&mut self, event: &Event<'_>, name: &str, phases: &RangeNames, place: impl FnOnce() -> String) {
         let category = event.cat.text().unwrap_or_default();
         if !matches!(category, "cpu_op" | "user_annotation" | "python_function" | "Operator" | "operator") {
             return;

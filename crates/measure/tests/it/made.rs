@@ -1,7 +1,7 @@
 //! Small traces, written event by event as the profiler writes them.
 
 use peakledger_input::{Binary, Problem};
-use peakledger_measure::trace::{PhaseNames, Trace, read};
+use peakledger_measure::trace::{RangeNames, Trace, read};
 use std::fmt::Write;
 
 /// A trace that grows.
@@ -74,7 +74,7 @@ impl Made {
 }
 
 pub(crate) fn read_text(text: impl Into<Vec<u8>>) -> Result<Trace, Problem> {
-    read(Binary::from_bytes("trace.json", text.into())?, &PhaseNames::default(), false)
+    read(Binary::from_bytes("trace.json", text.into())?, &RangeNames::default(), false)
 }
 
 /// A training step of two tensors, on the card and the machine, with every phase named.

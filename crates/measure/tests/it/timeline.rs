@@ -93,7 +93,8 @@ fn each_fault_has_its_sentence() {
     "#);
     assert!(
         is_timeline(TOTALS.as_bytes())
-            && is_timeline(b" <html>")
+            && is_timeline(b" <html><img src=\"data:image/png;base64,\"")
+            && !is_timeline(b"<html>")
             && !is_timeline(b"[{\"ph\"")
             && !is_timeline(b"{")
     );

@@ -3,7 +3,7 @@
 use crate::made::{Made, read_text, step};
 use peakledger_core::Bytes;
 use peakledger_input::Binary;
-use peakledger_measure::trace::{PhaseNames, Trace, is_trace, read};
+use peakledger_measure::trace::{RangeNames, Trace, is_trace, read};
 use std::fmt::Write as _;
 
 /// A trace as a person would tell it.
@@ -85,7 +85,7 @@ fn a_trace_of_2021_has_neither_addresses_nor_totals() {
       1.00 KiB outside of every op
       256 B older than the trace
       trace: 5 events, peak 2.25 KiB, end 1.00 KiB
-    note: no range in it is named after a phase, so all of it is one; `--phases forward=NAME` says which names are
+    note: no range in it is named after a phase, so all of it is one; `--phase NAME=forward` says which names are
     note: cuda:0: no addresses in this trace (torch 1.x), so a free gives back the latest block of its size
     note: cuda:0: no totals in this trace (torch 1.x), so what never moves in it is not counted
     "#);
@@ -257,6 +257,17 @@ fn phases_are_told_where_ranges_overlap_or_lack() {
         512,
         "ranges go on after the last memory event"
     );
+    let own = Made::default()
+        .range("user_annotation", "rollout", 10, 20)
+        .range("user_annotation", "forward", 30, 40)
+        .range("user_annotation", "rollout", 50, 60)
+        .range("user_annotation", "backward", 70, 80);
+    let names = RangeNames::default().with("rollout", peakledger_core::Phase::named("rollout"));
+    let file = peakledger_input::Binary::from_bytes("t", mem(own).text()).unwrap();
+    let trace = read(file, &names, false).unwrap();
+    let ids: Vec<String> =
+        trace.ledger(0, 0).unwrap().unwrap().timeline().slots().iter().map(|slot| slot.id()).collect();
+    assert_eq!(ids, ["load", "rollout", "forward.0", "rollout.1", "backward.0"]);
     let inference = Made::default()
         .range("user_annotation", "ProfilerStep#1", 10, 30)
         .range("user_annotation", "forward", 12, 20)
@@ -282,7 +293,7 @@ fn out_of_memory_and_odd_events_are_told() {
     assert_eq!((card.peak.bytes.get(), card.unexplained), (5000, 5000 - 576));
     assert_eq!(card.card.as_ref().unwrap().name, "Tesla V100");
     insta::assert_snapshot!(trace.notes.join("\n"), @r#"
-    no range in it is named after a phase, so all of it is one; `--phases forward=NAME` says which names are
+    no range in it is named after a phase, so all of it is one; `--phase NAME=forward` says which names are
     cuda:0: torch's own total moves otherwise than the events 1 times; its total is taken
     device type 99:3: no addresses in this trace (torch 1.x), so a free gives back the latest block of its size
     device type 99:3: no totals in this trace (torch 1.x), so what never moves in it is not counted
@@ -314,7 +325,7 @@ fn each_fault_of_a_file_has_its_sentence() {
     trace.json:15:3: the file ends in the middle of a value; 6 memory events before it are sound
       help: copy or record it again, or pass `--salvage` to keep the sound part
     "#);
-    let kept = read(Binary::from_bytes("t", cut).unwrap(), &PhaseNames::default(), true).unwrap();
+    let kept = read(Binary::from_bytes("t", cut).unwrap(), &RangeNames::default(), true).unwrap();
     assert!(kept.cut.is_some() && kept.devices[0].events > 3);
     insta::assert_snapshot!(said(&text.replacen("\"dur\": 10}", "\"dur\": 10", 1)), @r#"
     trace.json:6:3 (/traceEvents/2): a key without quotes
@@ -355,7 +366,7 @@ fn damage_ends_in_an_answer_or_an_error() {
     for end in 1..text.len() - 2 {
         let prefix = &text[..end];
         assert!(read_text(prefix).is_err(), "{end}");
-        if let Ok(trace) = read(Binary::from_bytes("t", prefix).unwrap(), &PhaseNames::default(), true) {
+        if let Ok(trace) = read(Binary::from_bytes("t", prefix).unwrap(), &RangeNames::default(), true) {
             assert!(trace.devices.iter().map(|device| device.events).sum::<usize>() <= 3);
         }
     }
