@@ -191,7 +191,8 @@ impl Binary {
     /// # Errors
     /// It changed meanwhile.
     pub fn check_unchanged(&self) -> Result<(), Problem> {
-        let (Some(before), Body::Plain(Raw { from: Origin::File(file), .. })) = (&self.before, &self.body) else {
+        let (Some(before), Body::Plain(Raw { from: Origin::File(file), .. })) = (&self.before, &self.body)
+        else {
             return Ok(());
         };
         let same =
@@ -199,7 +200,9 @@ impl Binary {
         if file.metadata().is_ok_and(same) {
             return Ok(());
         }
-        Err(self.problem("the file changed while being read").mend("wait until it is written, then try again"))
+        Err(self
+            .problem("the file changed while being read")
+            .mend("wait until it is written, then try again"))
     }
 
     fn body_read(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -214,7 +217,8 @@ impl Binary {
                 return Err(error); // a file that was cut off: who reads it says what is missing
             }
             Err(error) => {
-                let problem = Problem::in_file(self.name.clone(), format!("a damaged gzip archive ({error})"));
+                let problem =
+                    Problem::in_file(self.name.clone(), format!("a damaged gzip archive ({error})"));
                 self.failed = Some(problem.mend("copy or download it again; `gzip -t` checks it"));
                 return Err(error);
             }
@@ -274,7 +278,8 @@ mod tests {
 
     #[test]
     fn what_is_gzipped_reads_as_what_is_in_it() {
-        let text: Vec<u8> = (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let text: Vec<u8> =
+            (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         assert_eq!(whole(text.clone()).unwrap(), text);
         assert_eq!(whole(gzip(&text)).unwrap(), text);
         let two = [gzip(b"one, "), gzip(b"two")].concat();
@@ -292,7 +297,8 @@ mod tests {
 
     #[test]
     fn an_archive_that_was_cut_off_gives_what_there_is() {
-        let text: Vec<u8> = (0..200_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        let text: Vec<u8> =
+            (0..200_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let packed = gzip(&text);
         let mut cut = Binary::from_bytes("x", packed[..packed.len() / 2].to_vec()).unwrap();
         let mut all = Vec::new();

@@ -52,7 +52,8 @@ impl<'a> Categories<'a> {
 
     fn of_stack(&self, stack: StackId) -> Option<Told> {
         let frames = self.snapshot.stacks.ids(stack).iter();
-        let told: Vec<Told> = frames.filter_map(|frame| self.frames.get(frame.index()).copied().flatten()).collect();
+        let told: Vec<Told> =
+            frames.filter_map(|frame| self.frames.get(frame.index()).copied().flatten()).collect();
         // the state is made within the step
         [Told::OptimizerState, Told::Optimizer, Told::Module].into_iter().find(|kind| told.contains(kind))
     }

@@ -26,7 +26,10 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
         [0x80, ..] => return Ok(Content::Pickle),
         [b'P', b'K', 3 | 5, 4 | 6, ..] => return Err(zip(file)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            return refused("a zstd archive; gzip is unpacked on the way, zstd is not", "unpack it first: `zstd -d`");
+            return refused(
+                "a zstd archive; gzip is unpacked on the way, zstd is not",
+                "unpack it first: `zstd -d`",
+            );
         }
         [0xfd, b'7', b'z', ..] => return refused("an xz archive", "unpack it first: `unxz`"),
         [b'B', b'Z', b'h', ..] => return refused("a bzip2 archive", "unpack it first: `bunzip2`"),
@@ -46,7 +49,9 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
     match text {
         [b'{' | b'[', ..] => Ok(Content::Json),
         // how pickles of protocol 0 and 1 begin; the machine says so
-        [b'(' | b'}' | b']' | b'c' | b'I' | b'L' | b'F' | b'N', ..] if !head.is_empty() => Ok(Content::Pickle),
+        [b'(' | b'}' | b']' | b'c' | b'I' | b'L' | b'F' | b'N', ..] if !head.is_empty() => {
+            Ok(Content::Pickle)
+        }
         _ => refused("neither a pickle nor JSON", DUMP),
     }
 }
@@ -58,7 +63,8 @@ fn zip(file: &Binary) -> Problem {
     let mut rest = head;
     while let Some(at) = rest.windows(4).position(|bytes| bytes == b"PK\x03\x04") {
         rest = rest.get(at..).unwrap_or_default();
-        let length = rest.get(26..28).map_or(0, |two| two.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b)));
+        let length =
+            rest.get(26..28).map_or(0, |two| two.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b)));
         if let Some(name) = rest.get(30..30 + length) {
             names.push(String::from_utf8_lossy(name).into_owned());
         }
@@ -73,7 +79,8 @@ fn zip(file: &Binary) -> Problem {
         .take(5)
         .map(|name| format!("`{name}`"))
         .collect();
-    let holds = if pickles.is_empty() { String::new() } else { format!(" (it holds {})", pickles.join(", ")) };
+    let holds =
+        if pickles.is_empty() { String::new() } else { format!(" (it holds {})", pickles.join(", ")) };
     file.problem(format!("a zip archive{holds}")).mend("unpack it first: `unzip`")
 }
 
@@ -98,7 +105,10 @@ mod tests {
         packed[26] = 8;
         packed.extend(b"a.pickle");
         for (bytes, says) in [
-            (checkpoint.as_slice(), "a PyTorch checkpoint, not a memory snapshot\n  help: write a snapshot with `torch.cuda.memory._dump_snapshot"),
+            (
+                checkpoint.as_slice(),
+                "a PyTorch checkpoint, not a memory snapshot\n  help: write a snapshot with `torch.cuda.memory._dump_snapshot",
+            ),
             (packed.as_slice(), "a zip archive (it holds `a.pickle`)\n  help: unpack it first"),
             (tar.as_slice(), "a tar archive (it holds `a.pkl`)\n  help: unpack it first"),
             (b"\x28\xb5\x2f\xfd", "a zstd archive"),

@@ -48,7 +48,11 @@ impl DeviceMeasurement {
     ///
     /// # Errors
     /// A sum of bytes passes 64 bits.
-    pub fn of(snapshot: &Snapshot, device: u32, window: Option<Range<u32>>) -> Result<DeviceMeasurement, TooLarge> {
+    pub fn of(
+        snapshot: &Snapshot,
+        device: u32,
+        window: Option<Range<u32>>,
+    ) -> Result<DeviceMeasurement, TooLarge> {
         let history = History::of(snapshot, device)?;
         let events = history.events.end - history.events.start;
         let window = window.map_or(0..events, |w| w.start.min(events)..w.end.min(events));
@@ -122,7 +126,10 @@ impl DeviceMeasurement {
             faults.push(format!("{cause} by {}", self.end_difference()));
         }
         if agreement.missing > 0 {
-            faults.push(format!("{} blocks that the events leave in use are not there at the end", agreement.missing));
+            faults.push(format!(
+                "{} blocks that the events leave in use are not there at the end",
+                agreement.missing
+            ));
         }
         if agreement.mismatched > 0 {
             faults.push(format!("{} blocks are not of the size that was asked for", agreement.mismatched));
@@ -142,12 +149,15 @@ impl DeviceMeasurement {
         }
         if self.outside > 0 {
             let outside = self.outside;
-            self.notes.say(on(format!("{outside} allocations lie outside every segment; their bytes are the request, rounded")));
+            self.notes.say(on(format!(
+                "{outside} allocations lie outside every segment; their bytes are the request, rounded"
+            )));
         }
         if agreement.freed + agreement.survivors > 0 && self.events() > 0 {
             let start = peakledger_core::Bytes::new(self.history.requested_active.start);
             let blocks = agreement.freed + agreement.survivors;
-            self.notes.say(on(format!("history starts at event 0: {start} in {blocks} blocks were already live")));
+            self.notes
+                .say(on(format!("history starts at event 0: {start} in {blocks} blocks were already live")));
         }
     }
 }

@@ -210,7 +210,10 @@ impl Walk {
                 let open = Open { requested: event.size, from_before: false, pending: false };
                 if let Some(over) = self.open.insert(event.addr, open) {
                     self.senseless += 1;
-                    self.notes.add("allocations over a block that is in use: the older one is taken to be freed", || at(number));
+                    self.notes.add(
+                        "allocations over a block that is in use: the older one is taken to be freed",
+                        || at(number),
+                    );
                     let over_size = i128::from(over.requested);
                     if !over.pending {
                         self.in_use.now -= over_size;

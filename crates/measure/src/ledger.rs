@@ -76,7 +76,8 @@ impl MeasuredLedger {
         let timeline = timeline(&spans, last, &axis);
         let mut states = States::new(snapshot, device, axis);
         let mut replay = Replay::new(snapshot, &history);
-        let mut open: BTreeMap<u64, (u32, Live)> = replay.live().map(|live| (live.address, (0, *live))).collect();
+        let mut open: BTreeMap<u64, (u32, Live)> =
+            replay.live().map(|live| (live.address, (0, *live))).collect();
         open.retain(|_, (_, live)| !live.pending);
         while let Some((number, _, change)) = replay.step() {
             let closed = match change {

@@ -5,6 +5,7 @@
 mod category;
 mod content;
 mod device;
+mod elements;
 mod end;
 mod groups;
 mod history;
@@ -13,10 +14,13 @@ mod mapped;
 mod measurement;
 mod notes;
 mod oom;
+pub mod oom_message;
 mod phases;
 mod pickle;
 mod replay;
 pub mod snapshot;
+pub mod timeline;
+pub mod trace;
 mod user;
 
 pub use category::UNTOLD;

@@ -29,7 +29,9 @@ impl Run {
 
     /// Whether it and another are pages of one segment.
     fn is_one_with(&self, other: &Run) -> bool {
-        self.expandable && other.expandable && (self.stream, self.kind, self.pool) == (other.stream, other.kind, other.pool)
+        self.expandable
+            && other.expandable
+            && (self.stream, self.kind, self.pool) == (other.stream, other.kind, other.pool)
     }
 }
 
@@ -71,7 +73,9 @@ impl Mapped {
     pub(crate) fn follow(&mut self, event: &Event, pool: PoolId) {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => self.add(run_of(event, pool)),
-            Action::SegmentFree | Action::SegmentUnmap => self.remove(event.addr, event.addr.saturating_add(event.size)),
+            Action::SegmentFree | Action::SegmentUnmap => {
+                self.remove(event.addr, event.addr.saturating_add(event.size))
+            }
             _ => {}
         }
     }

@@ -33,7 +33,8 @@ impl Measurement {
         let devices = match scope.device {
             Some(device) if device < all => device..device + 1,
             Some(device) => {
-                let problem = Problem::in_option("--device", format!("there is no device {device} in {name}"));
+                let problem =
+                    Problem::in_option("--device", format!("there is no device {device} in {name}"));
                 return Err(problem.mend(match all {
                     0 => "leave it out: the snapshot has no device".to_owned(),
                     all => format!("choose one of 0 to {}", all - 1),
@@ -44,13 +45,15 @@ impl Measurement {
         if let Some(events) = &scope.events {
             let most = devices.clone().map(|device| snapshot.trace(device).len()).max().unwrap_or(0);
             if events.start as usize >= most {
-                let problem = Problem::in_option("--events", format!("event {} is after the last", events.start));
+                let problem =
+                    Problem::in_option("--events", format!("event {} is after the last", events.start));
                 return Err(problem.mend(format!("there are {most} events, counted from 0")));
             }
         }
         let measure = |device| {
             DeviceMeasurement::of(snapshot, device, scope.events.clone()).map_err(|_| {
-                let problem = Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits"));
+                let problem =
+                    Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits"));
                 problem.mend("check the sizes: no machine holds 2^64 bytes")
             })
         };

@@ -38,10 +38,12 @@ impl Oom {
     pub(crate) fn of(snapshot: &Snapshot, number: u32, event: &Event, replay: &Replay<'_>) -> Oom {
         let rounded = event.size;
         let kind = Pool::of(rounded);
-        let usable = replay.gaps().into_iter().filter(|(run, ..)| run.stream == event.stream && run.kind == kind);
+        let usable =
+            replay.gaps().into_iter().filter(|(run, ..)| run.stream == event.stream && run.kind == kind);
         let largest_free = usable.map(|(_, _, bytes)| bytes).max().unwrap_or(0);
         let (reserved, active) = (clamped(replay.reserved()), clamped(replay.active()));
-        let device_free = snapshot.events.device_free(snapshot.trace(replay.device()).start.saturating_add(number));
+        let device_free =
+            snapshot.events.device_free(snapshot.trace(replay.device()).start.saturating_add(number));
         let free = reserved.saturating_sub(active).saturating_add(device_free.unwrap_or(0));
         Oom {
             event: number,
@@ -75,7 +77,9 @@ impl Oom {
         } else {
             "all that was free together would not have been enough"
         };
-        format!("{asked} were asked for; {device}; {cached} were cached, the largest free block {largest}; {why}")
+        format!(
+            "{asked} were asked for; {device}; {cached} were cached, the largest free block {largest}; {why}"
+        )
     }
 }
 

@@ -31,7 +31,9 @@ impl PhaseNames {
             "forward" => Some(Phase::Forward),
             "loss" => Some(Phase::Loss),
             "backward" => Some(Phase::Backward),
-            "optimizer" | "optimizer.step" | "optimizer step" | "optimizer_step" | "update" => Some(Phase::Update),
+            "optimizer" | "optimizer.step" | "optimizer step" | "optimizer_step" | "update" => {
+                Some(Phase::Update)
+            }
             "zero_grad" | "optimizer.zero_grad" => Some(Phase::ZeroGrad),
             _ => None,
         }
@@ -58,7 +60,8 @@ pub fn spans(snapshot: &Snapshot, device: u32, names: &PhaseNames) -> Vec<Span> 
     if changes.is_empty() {
         return vec![Span { phase: Phase::named("recording"), number: None, first: 0 }];
     }
-    let times: Vec<u64> = snapshot.events.between(snapshot.trace(device)).map(|event| event.time_us).collect();
+    let times: Vec<u64> =
+        snapshot.events.between(snapshot.trace(device)).map(|event| event.time_us).collect();
     let mut spans = vec![Span { phase: between(), number: None, first: 0 }];
     for (time, phase) in changes {
         let first = u32::try_from(times.partition_point(|at| *at < time)).unwrap_or(u32::MAX);

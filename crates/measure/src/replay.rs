@@ -175,9 +175,10 @@ impl<'a> Replay<'a> {
             }
             Action::Snapshot => {
                 if u128::from(event.size) != self.active {
-                    self.notes.add("the allocator's own count of active bytes differs from the replay", || {
-                        format!("event {number}: {} and {}", event.size, self.active)
-                    });
+                    self.notes
+                        .add("the allocator's own count of active bytes differs from the replay", || {
+                            format!("event {number}: {} and {}", event.size, self.active)
+                        });
                 }
                 Change::Nothing
             }
@@ -302,6 +303,11 @@ impl Watched {
 
     pub(crate) fn curve(self) -> Result<Curve, TooLarge> {
         let bytes = |sum: u128| u64::try_from(sum).map_err(|_| TooLarge);
-        Ok(Curve { start: bytes(self.start)?, peak: bytes(self.peak)?, event: self.event, end: bytes(self.now)? })
+        Ok(Curve {
+            start: bytes(self.start)?,
+            peak: bytes(self.peak)?,
+            event: self.event,
+            end: bytes(self.now)?,
+        })
     }
 }

@@ -16,10 +16,13 @@ mod json;
 mod list;
 mod look;
 mod markdown;
+mod oom;
 mod plan;
 mod read;
 mod show;
 mod table;
+mod timeline;
+mod trace;
 mod verdict;
 
 pub use check::CheckReport;
@@ -28,9 +31,12 @@ pub use explain::ExplainReport;
 pub use fit::{AS_GIVEN, FitReport, FitRow};
 pub use list::{Entry, ListReport};
 pub use look::Look;
+pub use oom::OomReport;
 pub use plan::PlanReport;
 pub use read::{At, ReadReport};
 pub use show::ShowReport;
+pub use timeline::TimelineReport;
+pub use trace::TraceReport;
 
 use json::write_json;
 use std::io;

@@ -89,7 +89,7 @@ impl Look {
             '×' => 'x',
             c => c,
         };
-        Cow::Owned(text.chars().map(plain).collect())
+        Cow::Owned(text.replace('±', "+/-").chars().map(plain).collect())
     }
 
     /// The mark for the part of a name that is left out.

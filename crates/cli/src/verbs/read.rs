@@ -9,7 +9,7 @@ use peakledger_core::document::Document;
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
 use peakledger_measure::snapshot::{self, Options, Snapshot};
 use peakledger_measure::{
-    Content, Measurement, MeasuredLedger, NoLedger, PhaseNames, Scope, UNTOLD, content, live_after,
+    Content, MeasuredLedger, Measurement, NoLedger, PhaseNames, Scope, UNTOLD, content, live_after,
 };
 use peakledger_report::{At, ReadReport};
 use std::mem::ManuallyDrop;
@@ -69,7 +69,10 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let measurement = Measurement::of(&name, &snapshot, &scope)?;
     let at = args.at.map(|moment| live_at(&name, &snapshot, &measurement, moment)).transpose()?;
     if let Some(path) = saved {
-        let names = args.phases.into_iter().fold(PhaseNames::default(), |names, (name, phase)| names.with(name, phase));
+        let names = args
+            .phases
+            .into_iter()
+            .fold(PhaseNames::default(), |names, (name, phase)| names.with(name, phase));
         save(path, output.force, &name, &snapshot, &measurement, &names)?;
     }
     output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
@@ -107,11 +110,17 @@ fn save(
     names: &PhaseNames,
 ) -> Result<(), Problem> {
     let Some(device) = measurement.largest().map(|device| device.history.device) else {
-        return Err(Problem::in_file(name, "no device, so there is no ledger to save").mend("leave `--save` out"));
+        return Err(
+            Problem::in_file(name, "no device, so there is no ledger to save").mend("leave `--save` out")
+        );
     };
     let measured = MeasuredLedger::of(snapshot, device, names).map_err(|none| match none {
-        NoLedger::TooLarge => Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits")),
-        NoLedger::Rule(rule) => Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend()),
+        NoLedger::TooLarge => {
+            Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits"))
+        }
+        NoLedger::Rule(rule) => {
+            Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend())
+        }
     })?;
     let [kept, all] = measured.blocks;
     let left_out = match all - kept {

@@ -98,7 +98,9 @@ impl Machine<'_> {
             let mut rest = ready;
             loop {
                 let (id, after) = match rest {
-                    [op::LONG_BINGET, a, b, c, d, after @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]), after),
+                    [op::LONG_BINGET, a, b, c, d, after @ ..] => {
+                        (u32::from_le_bytes([*a, *b, *c, *d]), after)
+                    }
                     [op::BINGET, id, after @ ..] => (u32::from(*id), after),
                     _ => break,
                 };
@@ -133,7 +135,10 @@ impl Machine<'_> {
 
     /// The last mark. It stays until all is well with what is after it, so that a message can say where that was.
     fn last_mark(&self) -> Result<usize, Wrong> {
-        self.marks.last().copied().ok_or_else(|| Wrong::new("the end of a list, a dict or a tuple that did not begin"))
+        self.marks
+            .last()
+            .copied()
+            .ok_or_else(|| Wrong::new("the end of a list, a dict or a tuple that did not begin"))
     }
 
     pub(super) fn append_items(&mut self) -> Result<(), Wrong> {
@@ -189,7 +194,9 @@ impl Machine<'_> {
 
     fn appended(&mut self, list: Value, item: Value, opcode: &str) -> Result<Value, Wrong> {
         Ok(match (list, item) {
-            (Value::EmptyList(_), item) if !self.frames.is_empty() && !matches!(item, Value::Row(Table::Frame, _)) => {
+            (Value::EmptyList(_), item)
+                if !self.frames.is_empty() && !matches!(item, Value::Row(Table::Frame, _)) =>
+            {
                 return Err(Wrong::damaged(format!("{} in a list of frames", item.kind())));
             }
             (Value::EmptyList(_) | Value::LongStack(..) | Value::Stack(..), Value::Row(Table::Frame, _)) => {
@@ -211,7 +218,9 @@ impl Machine<'_> {
             }
             (Value::Rows { .. } | Value::Stack(..) | Value::LongStack(..), item) => {
                 let (of, what) = (list.kind(), item.kind());
-                return Err(Wrong::damaged(format!("{what} in {of} of other things, or an entry in two lists")));
+                return Err(Wrong::damaged(format!(
+                    "{what} in {of} of other things, or an entry in two lists"
+                )));
             }
             (Value::EmptyList(home), Value::None | Value::Bool(_) | Value::Int(_) | Value::Large(_))
             | (Value::EmptyList(home), Value::Wide | Value::Float(_) | Value::Text(_)) => {

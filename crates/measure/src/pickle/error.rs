@@ -38,7 +38,8 @@ pub(crate) struct Wrong {
 }
 
 /// What to do about a file that was not written by PyTorch's own functions, or was changed after.
-pub(crate) const DUMP: &str = "write the snapshot with `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")`";
+pub(crate) const DUMP: &str =
+    "write the snapshot with `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")`";
 /// What to do about a file that is damaged from some place on.
 pub(crate) const SALVAGE: &str =
     "record or copy it again, or pass `--salvage` to keep the sound part (the result is marked incomplete)";

@@ -265,7 +265,10 @@ impl<'a> Machine<'a> {
         }
         let ([top], stopped) = (self.stack.as_slice(), self.feed.offset()) else {
             let values = self.stack.len();
-            return Err(Wrong::new(format!("STOP where {} values are left, not one", grouped(values as u64))));
+            return Err(Wrong::new(format!(
+                "STOP where {} values are left, not one",
+                grouped(values as u64)
+            )));
         };
         let top = *top;
         let after = self.feed.rest();
@@ -282,11 +285,13 @@ impl<'a> Machine<'a> {
         match opcode {
             op::INT | op::LONG | op::FLOAT => match self.feed.line() {
                 Err(wrong) => wrong,
-                Ok(()) => Wrong::new("a number in text, as only protocol 0 has it").mend("re-dump with `protocol=4`"),
+                Ok(()) => Wrong::new("a number in text, as only protocol 0 has it")
+                    .mend("re-dump with `protocol=4`"),
             },
             op::GLOBAL => {
                 let line = self.feed.ready();
-                let mut lines = line.get(..256.min(line.len())).unwrap_or_default().split(|byte| *byte == b'\n');
+                let mut lines =
+                    line.get(..256.min(line.len())).unwrap_or_default().split(|byte| *byte == b'\n');
                 let mut word = || String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
                 let (module, name) = (word(), word());
                 callable(&format!("{module}.{name}"), "GLOBAL")
@@ -303,14 +308,14 @@ impl<'a> Machine<'a> {
                 callable(&name, "STACK_GLOBAL")
             }
             opcode => match op::refused(opcode) {
-                Some((name, Why::Callable)) => {
-                    Wrong::new(format!("the opcode {name} makes an object or calls something; a snapshot is data only"))
-                        .mend(NEVER_LOAD)
-                }
-                Some((name, Why::OutOfBand)) => {
-                    Wrong::new(format!("the opcode {name} asks for out-of-band buffers, which are not in the file"))
-                        .mend(DUMP)
-                }
+                Some((name, Why::Callable)) => Wrong::new(format!(
+                    "the opcode {name} makes an object or calls something; a snapshot is data only"
+                ))
+                .mend(NEVER_LOAD),
+                Some((name, Why::OutOfBand)) => Wrong::new(format!(
+                    "the opcode {name} asks for out-of-band buffers, which are not in the file"
+                ))
+                .mend(DUMP),
                 Some((name, Why::Unneeded)) => {
                     Wrong::new(format!("the opcode {name}, which no snapshot has")).mend(DUMP)
                 }
@@ -326,10 +331,13 @@ impl<'a> Machine<'a> {
 fn callable(name: &str, opcode: &str) -> Wrong {
     let cause = format!("names a callable {} ({opcode}); a snapshot is data only", quoted(name));
     Wrong::new(cause).mend(match name.split('.').next() {
-        Some("numpy") => "convert numpy's numbers to int before dumping, and do not load this file with Python's pickle",
+        Some("numpy") => {
+            "convert numpy's numbers to int before dumping, and do not load this file with Python's pickle"
+        }
         _ => NEVER_LOAD,
     })
 }
 
-const NEVER_LOAD: &str = "do not load this file with Python's pickle; write a snapshot with `torch.cuda.memory._dump_snapshot`";
+const NEVER_LOAD: &str =
+    "do not load this file with Python's pickle; write a snapshot with `torch.cuda.memory._dump_snapshot`";
 const AGAIN: &str = "it was not written to its end: write the snapshot again";

@@ -89,7 +89,8 @@ impl Memo {
             EMPTY => Value::EmptyList(Home::CLOSED),
             STACK => Value::Stack(StackId(place), Home::CLOSED),
             ROWS => {
-                let (start, len, table) = self.lists.get(place as usize).copied().unwrap_or((0, 0, Table::Event));
+                let (start, len, table) =
+                    self.lists.get(place as usize).copied().unwrap_or((0, 0, Table::Event));
                 Value::Rows { table, start, len, home: Home::CLOSED }
             }
             DICT => Value::Dict(place, Home::CLOSED),
@@ -124,7 +125,9 @@ impl Memo {
             Value::List(list, _) => Handle::new(LIST, list),
             Value::Other(depth, _) => Handle::new(OTHER, u32::from(depth)),
             Value::Row(table, row) => Handle::new(ROW + table as u32, row),
-            value => return Err(Wrong::new(format!("{} in the memo, where no pickler puts one", value.kind()))),
+            value => {
+                return Err(Wrong::new(format!("{} in the memo, where no pickler puts one", value.kind())));
+            }
         };
         self.set(id, handle);
         Ok(())

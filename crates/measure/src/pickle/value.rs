@@ -51,9 +51,18 @@ pub(crate) enum Value {
     /// A dict that became a row.
     Row(Table, u32),
     /// Several of them one after the other, not yet in a list.
-    Run { table: Table, start: u32, len: u32 },
+    Run {
+        table: Table,
+        start: u32,
+        len: u32,
+    },
     /// A list of rows.
-    Rows { table: Table, start: u32, len: u32, home: Home },
+    Rows {
+        table: Table,
+        start: u32,
+        len: u32,
+        home: Home,
+    },
     /// A list of frames.
     Stack(StackId, Home),
     /// One that grows past its first batch, by its place among the long ones.

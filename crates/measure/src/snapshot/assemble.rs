@@ -45,7 +45,8 @@ impl Tables {
             }
             Value::Dict(dict, _) => snapshot.read_top(arena.dict(dict), arena)?,
             other => {
-                let cause = format!("the file holds {}, not a snapshot (a dict with `segments`)", other.kind());
+                let cause =
+                    format!("the file holds {}, not a snapshot (a dict with `segments`)", other.kind());
                 return Err(Wrong::new(cause));
             }
         }
@@ -91,7 +92,8 @@ impl Snapshot {
             _ => self.annotations.clear(),
         }
         if let Some(Value::List(..) | Value::Rows { .. }) = value(Key::HostTraces) {
-            self.host_events = trace_ranges(value(Key::HostTraces), arena)?.into_iter().find(|r| !r.is_empty());
+            self.host_events =
+                trace_ranges(value(Key::HostTraces), arena)?.into_iter().find(|r| !r.is_empty());
         }
         if self.host_events.is_some() || matches!(value(Key::HostSegments), Some(Value::Rows { .. })) {
             self.notes.say("pinned host memory is recorded too; it is not counted on any GPU");

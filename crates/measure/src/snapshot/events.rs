@@ -67,7 +67,9 @@ impl Action {
     pub fn named(word: &[u8]) -> Action {
         match word {
             b"free" => Action::FreeCompleted,
-            word => Action::ALL.into_iter().find(|a| a.as_str().as_bytes() == word).unwrap_or(Action::Unknown),
+            word => {
+                Action::ALL.into_iter().find(|a| a.as_str().as_bytes() == word).unwrap_or(Action::Unknown)
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! From a finished dict to a row. Keys are read by name, in any order; those that are missing have torch's defaults.
 
 use super::Annotation;
+use super::PoolId;
 use super::events::{Action, Event, Rare, StreamId};
 use super::key::Key;
 use super::segments::{Block, BlockState, Segment};
 use super::stacks::{Frame, StackId};
 use super::tables::{Past, Tables};
 use super::texts::TextId;
-use super::PoolId;
 use crate::pickle::{MOST_ROWS, Table, Value, Wrong};
 use peakledger_core::block::Pool;
 
@@ -70,14 +70,20 @@ impl Tables {
         let size = match size {
             Some(size) => size,
             None if matches!(action, Action::Unknown | Action::Annotate | Action::Snapshot) => 0,
-            None => return Err(Wrong::damaged(format!("`{}` without a `size`", action.as_str())).of(Key::Size.id())),
+            None => {
+                return Err(
+                    Wrong::damaged(format!("`{}` without a `size`", action.as_str())).of(Key::Size.id())
+                );
+            }
         };
         Ok(self.events.push(Event { action, addr, size, stream, time_us, stack }, rare))
     }
 
     fn action(&mut self, value: Value) -> Result<Action, Wrong> {
         let Value::Text(word) = value else {
-            return Err(Wrong::damaged(format!("`action` is {}, not a string", value.kind())).of(Key::Action.id()));
+            return Err(
+                Wrong::damaged(format!("`action` is {}, not a string", value.kind())).of(Key::Action.id())
+            );
         };
         let action = Action::named(self.texts.bytes(word));
         if action == Action::Unknown {
@@ -129,7 +135,8 @@ impl Tables {
                 Some(Key::Stream) => stream = Some(self.stream_of(value)?),
                 Some(Key::SegmentType) => {
                     if let Value::Text(word) = value {
-                        kind = Some(if self.texts.bytes(word) == b"small" { Pool::Small } else { Pool::Large });
+                        kind =
+                            Some(if self.texts.bytes(word) == b"small" { Pool::Small } else { Pool::Large });
                     }
                 }
                 Some(Key::SegmentPoolId) => row.pool = self.pool(value),
@@ -197,7 +204,10 @@ impl Tables {
                     };
                     let known = BlockState::named(self.texts.bytes(word));
                     if known.is_none() {
-                        let said = format!("blocks of the unknown state `{}` count as inactive", self.texts.text(word));
+                        let said = format!(
+                            "blocks of the unknown state `{}` count as inactive",
+                            self.texts.text(word)
+                        );
                         self.notes.say(said);
                     }
                     state = known.unwrap_or(BlockState::Inactive);
@@ -282,11 +292,15 @@ impl Tables {
         let wrong = match value {
             Value::Wide => Wrong::new(format!("`{word}` is an integer wider than 64 bits")),
             Value::Float(number) if number.fract() == 0.0 && (0.0..9.0e15).contains(&number) => {
-                self.notes.say(format!("`{word}` is written as a float, and taken for the whole number that it is"));
+                self.notes.say(format!(
+                    "`{word}` is written as a float, and taken for the whole number that it is"
+                ));
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // whole, and in range
                 return Ok(number as u64);
             }
-            Value::Float(number) => Wrong::damaged(format!("`{word}` is {number}, not a whole number of bytes")),
+            Value::Float(number) => {
+                Wrong::damaged(format!("`{word}` is {number}, not a whole number of bytes"))
+            }
             value => Wrong::damaged(format!("`{word}` is {}, not an integer", value.kind())),
         };
         Err(wrong.of(key.id()))
@@ -310,7 +324,10 @@ impl Tables {
         };
         match u32::try_from(number) {
             Ok(device) if number < MOST_DEVICES => Ok(device),
-            _ => Err(Wrong::damaged(format!("device {number}, of at most {MOST_DEVICES}")).of(Key::Device.id())),
+            _ => {
+                Err(Wrong::damaged(format!("device {number}, of at most {MOST_DEVICES}"))
+                    .of(Key::Device.id()))
+            }
         }
     }
 

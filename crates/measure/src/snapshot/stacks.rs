@@ -121,9 +121,9 @@ impl Frame {
 /// own, but which of them follow each other is the file's choice, so the table compares, and never trusts the hash.
 fn hash(stack: &[FrameId]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mixed = stack.iter().fold(stack.len() as u64, |hash, frame| {
-        (hash.rotate_left(5) ^ u64::from(frame.0)).wrapping_mul(ODD)
-    });
+    let mixed = stack
+        .iter()
+        .fold(stack.len() as u64, |hash, frame| (hash.rotate_left(5) ^ u64::from(frame.0)).wrapping_mul(ODD));
     mixed ^ (mixed >> 32)
 }
 

@@ -1,11 +1,11 @@
 //! The columns while they are being filled: what the machine hands finished dicts and lists to.
 
+use super::Annotation;
 use super::events::{Events, PoolId, StreamId};
 use super::key::Key;
 use super::segments::{Block, Segment};
 use super::stacks::{FrameId, StackId, Stacks};
 use super::texts::{TextId, Texts};
-use super::Annotation;
 use crate::notes::Notes;
 use crate::pickle::{Table, Value, Wrong};
 use std::collections::BTreeMap;

@@ -1,7 +1,13 @@
-//! Snapshots read from outside: the truth of real ones where it lies beside the repository, and own ones always.
+//! Snapshots, traces, timelines and messages read from outside: the truth of real ones where it lies beside the repository,
+//! and own ones always.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
 #![recursion_limit = "256"] // a row of the truth is one long `json!`
 
+mod made;
+mod naive;
+mod oom_message;
 mod shared;
+mod timeline;
+mod trace;
 mod truth;

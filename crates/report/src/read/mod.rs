@@ -55,7 +55,10 @@ impl<'a> ReadReport<'a> {
     fn listed(&self, device: &'a DeviceMeasurement) -> (&[Live], String) {
         match &self.at {
             Some(at) => (&at.live, format!("in use {}", event_name(at.event, device.events()))),
-            None => (&device.at_peak, format!("at the requested peak, {}", event_name(device.requested.event, device.events()))),
+            None => (
+                &device.at_peak,
+                format!("at the requested peak, {}", event_name(device.requested.event, device.events())),
+            ),
         }
     }
 }
@@ -72,7 +75,10 @@ impl Report for ReadReport<'_> {
         if let Some(device) = self.measurement.largest() {
             if self.measurement.devices.len() > 1 {
                 writeln!(out)?;
-                let text = format!("device {}, whose peak is the largest (--device chooses another)", device.history.device);
+                let text = format!(
+                    "device {}, whose peak is the largest (--device chooses another)",
+                    device.history.device
+                );
                 prose(out, look, look.bold(), &text)?;
             }
             self.contributors(out, look, device)?;
@@ -98,13 +104,22 @@ impl Report for ReadReport<'_> {
     }
 
     fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
-        let titles =
-            ["device", "requested_bytes", "size_bytes", "address", "alloc_event", "user_frame", "stack_depth"];
+        let titles = [
+            "device",
+            "requested_bytes",
+            "size_bytes",
+            "address",
+            "alloc_event",
+            "user_frame",
+            "stack_depth",
+        ];
         let lines = self.lines();
         let at = self.at.as_ref().and(self.measurement.largest());
-        let devices = self.measurement.devices.iter().filter(|device| {
-            at.is_none_or(|at| at.history.device == device.history.device)
-        });
+        let devices = self
+            .measurement
+            .devices
+            .iter()
+            .filter(|device| at.is_none_or(|at| at.history.device == device.history.device));
         let rows = devices.flat_map(|device| {
             let number = device.history.device.to_string();
             let row = |live: &Live| {
@@ -125,7 +140,14 @@ impl Report for ReadReport<'_> {
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         writeln!(out, "**{}**\n", markdown::escaped(&self.heading()))?;
-        let columns = [Text("device"), Figures("events"), Figures("requested"), Figures("allocated"), Figures("active"), Figures("reserved")];
+        let columns = [
+            Text("device"),
+            Figures("events"),
+            Figures("requested"),
+            Figures("allocated"),
+            Figures("active"),
+            Figures("reserved"),
+        ];
         let row = |device: &DeviceMeasurement| {
             let mut row = vec![device.history.device.to_string(), device.events().to_string()];
             row.extend(peaks(device).map(|(_, curve)| Bytes::new(curve.peak).to_string()));
@@ -140,10 +162,19 @@ impl Report for ReadReport<'_> {
         let shown = look.shown(groups.len());
         let row = |row: &Row| {
             let share = percent(Bytes::new(row.bytes), Bytes::new(total));
-            vec![markdown::escaped(&row.name), Bytes::new(row.bytes).to_string(), share, row.blocks.to_string()]
+            vec![
+                markdown::escaped(&row.name),
+                Bytes::new(row.bytes).to_string(),
+                share,
+                row.blocks.to_string(),
+            ]
         };
         let rows: Vec<Vec<String>> = groups.iter().take(shown).map(row).collect();
-        markdown::table(out, &[Text("line"), Figures("requested"), Figures("share"), Figures("blocks")], &rows)?;
+        markdown::table(
+            out,
+            &[Text("line"), Figures("requested"), Figures("share"), Figures("blocks")],
+            &rows,
+        )?;
         writeln!(out, "\nReserved at the end:\n")?;
         let uses: Vec<Vec<String>> = uses(&device.end)
             .map(|(name, bytes)| vec![name.to_owned(), Bytes::new(bytes).to_string()])
@@ -172,13 +203,18 @@ impl ReadReport<'_> {
                 Cell::styled(marker, style),
                 Cell::styled(format!("device {}", device.history.device), style),
             ];
-            row.extend(peaks(device).map(|(_, curve)| Cell::styled(Bytes::new(curve.peak).to_string(), style)));
+            row.extend(
+                peaks(device).map(|(_, curve)| Cell::styled(Bytes::new(curve.peak).to_string(), style)),
+            );
             row.push(Cell::styled(device.events().to_string(), look.faint()));
             table.row(row);
             if largest {
                 let mut row = vec![Cell::plain(""), Cell::styled("  after event", look.faint())];
                 row.extend(peaks(device).map(|(_, curve)| {
-                    Cell::styled(curve.event.map_or_else(|| "start".to_owned(), |event| event.to_string()), look.faint())
+                    Cell::styled(
+                        curve.event.map_or_else(|| "start".to_owned(), |event| event.to_string()),
+                        look.faint(),
+                    )
                 }));
                 table.row(row);
             }
@@ -186,7 +222,12 @@ impl ReadReport<'_> {
         table
     }
 
-    fn contributors(&self, out: &mut dyn io::Write, look: &Look, device: &DeviceMeasurement) -> io::Result<()> {
+    fn contributors(
+        &self,
+        out: &mut dyn io::Write,
+        look: &Look,
+        device: &DeviceMeasurement,
+    ) -> io::Result<()> {
         let (live, when) = match &self.at {
             Some(at) => (at.live.as_slice(), format!("in use {}", event_name(at.event, device.events()))),
             None => (
