@@ -13,8 +13,10 @@ const LONGEST: usize = 16 << 20;
 const PIECE: usize = 1 << 18;
 
 /// The values of a file.
-pub(crate) struct Elements {
-    file: Binary,
+pub(crate) struct Elements<'a> {
+    file: &'a mut Binary,
+    /// Is told how many bytes of the file were read.
+    progress: &'a mut dyn FnMut(u64),
     /// What was read; from `start` on, what is not yet passed.
     buffer: Vec<u8>,
     start: usize,
@@ -25,14 +27,14 @@ pub(crate) struct Elements {
     cut: bool,
 }
 
-impl Elements {
-    pub(crate) fn new(file: Binary) -> Elements {
-        Elements { file, buffer: Vec::new(), start: 0, held: 0, line: 1, column: 1, cut: false }
+impl<'a> Elements<'a> {
+    pub(crate) fn new(file: &'a mut Binary, progress: &'a mut dyn FnMut(u64)) -> Elements<'a> {
+        Elements { file, progress, buffer: Vec::new(), start: 0, held: 0, line: 1, column: 1, cut: false }
     }
 
     /// The file, for problems of it as a whole.
     pub(crate) fn file(&self) -> &Binary {
-        &self.file
+        self.file
     }
 
     /// Whether the last problem was that the file ends too early.
@@ -203,7 +205,8 @@ impl Elements {
         }
         let length = self.buffer.len();
         let piece = u64::try_from(PIECE).unwrap_or(u64::MAX);
-        match (&mut self.file).take(piece).read_to_end(&mut self.buffer) {
+        (self.progress)(self.file.consumed());
+        match (&mut *self.file).take(piece).read_to_end(&mut self.buffer) {
             Ok(read) => Ok(read > 0),
             // an archive that was cut off gives what there is
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(self.buffer.len() > length),
@@ -297,12 +300,13 @@ impl Scan {
 mod tests {
     use super::*;
 
-    fn over(text: &str) -> Elements {
-        Elements::new(Binary::from_bytes("x.json", text.as_bytes()).unwrap())
+    fn over(text: &str) -> Binary {
+        Binary::from_bytes("x.json", text.as_bytes()).unwrap()
     }
 
     fn list(text: &str) -> Result<Vec<String>, Problem> {
-        let mut values = over(text);
+        let (mut file, mut progress) = (over(text), |_| {});
+        let mut values = Elements::new(&mut file, &mut progress);
         values.enter()?;
         let mut found = Vec::new();
         while values.next_in_list(found.is_empty())? {
@@ -335,7 +339,9 @@ mod tests {
 
     #[test]
     fn places_are_counted_in_lines_and_characters() {
-        let mut values = over("{\"é\":\n  \"层\", \"b\": {\"c\": nul}}");
+        let mut progress = |_| {};
+        let mut file = over("{\"é\":\n  \"层\", \"b\": {\"c\": nul}}");
+        let mut values = Elements::new(&mut file, &mut progress);
         values.enter().unwrap();
         assert_eq!(values.next_key(true).unwrap().as_deref(), Some("é"));
         values.skip().unwrap();

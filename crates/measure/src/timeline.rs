@@ -111,19 +111,19 @@ fn is_picture(head: &[u8]) -> bool {
     head.starts_with(b"<") && (has(b"Memory Timeline") || has(b"data:image/png;base64"))
 }
 
-/// Reads a timeline of either form.
+/// Reads a timeline of either form. `progress` is told how many bytes of the file were read.
 ///
 /// # Errors
 /// The file is a picture, not JSON, of another shape, cut off, or a sum passes 64 bits. Each says what to do.
-pub fn read(file: Binary) -> Result<MemoryTimeline, Problem> {
+pub fn read(file: &mut Binary, progress: &mut dyn FnMut(u64)) -> Result<MemoryTimeline, Problem> {
     if is_picture(file.head().trim_ascii_start()) {
         let problem = file.problem("only a picture: the `.html` of a memory timeline has no figures in it");
         return Err(
             problem.mend("export it again as `.json`: `prof.export_memory_timeline(\"timeline.json\")`")
         );
     }
-    let mut file = Elements::new(file);
-    let is_list = |file: &mut Elements| Ok(file.peek()? == Some(b'['));
+    let mut file = Elements::new(file, progress);
+    let is_list = |file: &mut Elements<'_>| Ok(file.peek()? == Some(b'['));
     if !is_list(&mut file)? {
         return Err(other_shape(&file));
     }
@@ -163,14 +163,14 @@ pub fn read(file: Binary) -> Result<MemoryTimeline, Problem> {
 }
 
 /// The numbers of a list that was entered, after those that were read of it already.
-fn numbers(file: &mut Elements, mut numbers: Vec<i64>) -> Result<Vec<i64>, Problem> {
+fn numbers(file: &mut Elements<'_>, mut numbers: Vec<i64>) -> Result<Vec<i64>, Problem> {
     while file.next_in_list(numbers.is_empty())? {
         numbers.push(number(file)?);
     }
     Ok(numbers)
 }
 
-fn number(file: &mut Elements) -> Result<i64, Problem> {
+fn number(file: &mut Elements<'_>) -> Result<i64, Problem> {
     file.hold()?;
     serde_json::from_slice(file.held()).map_err(|_| {
         let problem = file.faulty("");
@@ -182,7 +182,12 @@ fn number(file: &mut Elements) -> Result<i64, Problem> {
 }
 
 /// The rows of `[times, sizes]`, the first of which is next.
-fn totals(file: &mut Elements, times: &[i64], mut more: bool, running: &mut Running) -> Result<(), Problem> {
+fn totals(
+    file: &mut Elements<'_>,
+    times: &[i64],
+    mut more: bool,
+    running: &mut Running,
+) -> Result<(), Problem> {
     running.form = Some(TimelineForm::Totals);
     while more {
         file.hold()?;
@@ -224,7 +229,7 @@ const PREEXISTING: i64 = 1;
 
 impl Running {
     /// A row `[time, action, bytes, category]`.
-    fn event(&mut self, row: &[i64], file: &Elements) -> Result<(), Problem> {
+    fn event(&mut self, row: &[i64], file: &Elements<'_>) -> Result<(), Problem> {
         let [time, action, bytes, category] = row else { return Err(other_shape(file)) };
         self.form = Some(TimelineForm::Events);
         let unknown = CATEGORIES.len() - 1;
@@ -245,14 +250,14 @@ impl Running {
     }
 
     /// Takes the row in that `totals` holds now.
-    fn row(&mut self, time: i64, file: &Elements) -> Result<(), Problem> {
+    fn row(&mut self, time: i64, file: &Elements<'_>) -> Result<(), Problem> {
         let first = *self.first.get_or_insert(time);
         self.backwards += usize::from(self.rows > 0 && time < self.last);
         self.last = self.last.max(time);
         self.higher(time.saturating_sub(first).max(0), file)
     }
 
-    fn higher(&mut self, after: i64, file: &Elements) -> Result<(), Problem> {
+    fn higher(&mut self, after: i64, file: &Elements<'_>) -> Result<(), Problem> {
         self.below_zero += usize::from(self.totals.iter().any(|total| *total < 0));
         let totals = self.now(file)?;
         let sum = totals.sum().ok_or_else(|| overflow(file, self.rows))?;
@@ -263,7 +268,7 @@ impl Running {
         Ok(())
     }
 
-    fn now(&self, file: &Elements) -> Result<Totals, Problem> {
+    fn now(&self, file: &Elements<'_>) -> Result<Totals, Problem> {
         let mut totals = Totals::default();
         for (to, from) in totals.0.iter_mut().zip(self.totals) {
             *to = u64::try_from(from.max(0)).map_err(|_| overflow(file, self.rows))?;
@@ -271,7 +276,7 @@ impl Running {
         Ok(totals)
     }
 
-    fn end(self, file: &Elements) -> Result<MemoryTimeline, Problem> {
+    fn end(self, file: &Elements<'_>) -> Result<MemoryTimeline, Problem> {
         let (Some((_, peak)), Some(form)) = (self.peak, self.form) else {
             let problem = file.file().problem("a memory timeline without a row");
             return Err(problem.mend(
@@ -299,18 +304,18 @@ impl Running {
     }
 }
 
-fn other_shape(file: &Elements) -> Problem {
+fn other_shape(file: &Elements<'_>) -> Problem {
     let problem =
         file.problem("not the shape of a memory timeline, which is `[times, sizes]` or rows of four numbers");
     problem.mend("write one with `prof.export_memory_timeline(\"timeline.json\")`")
 }
 
-fn uneven(file: &Elements, times: usize) -> Problem {
+fn uneven(file: &Elements<'_>, times: usize) -> Problem {
     let problem = file.problem(format!("not as many rows of sizes as times ({times})"));
     problem.mend("the file is damaged: export it again")
 }
 
-fn overflow(file: &Elements, row: usize) -> Problem {
+fn overflow(file: &Elements<'_>, row: usize) -> Problem {
     let problem = file.problem(format!("the bytes of row {row} pass 64 bits"));
     problem.mend("no machine holds so much: the file is damaged, export it again")
 }

@@ -10,13 +10,14 @@
 //!
 //! ```
 //! use peakledger_input::Binary;
-//! use peakledger_measure::trace::{RangeNames, read};
+//! use peakledger_measure::trace::{Options, read};
 //!
 //! let event = |ts: u32, bytes: i64| {
 //!     format!(r#"{{"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": {ts}, "args": {{"Device Type": 1, "Device Id": 0, "Bytes": {bytes}}}}}"#)
 //! };
 //! let text = format!("[{}, {}, {}]", event(1, 1024), event(2, 512), event(3, -1024));
-//! let trace = read(Binary::from_bytes("trace.json", text)?, &RangeNames::default(), false)?;
+//! let mut file = Binary::from_bytes("trace.json", text)?;
+//! let trace = read(&mut file, &Options::default(), &mut |_| {})?;
 //! assert_eq!(trace.devices[0].peak.bytes.get(), 1536);
 //! # Ok::<(), peakledger_input::Problem>(())
 //! ```
@@ -106,14 +107,23 @@ pub fn is_trace(head: &[u8]) -> bool {
     }
 }
 
-/// Reads a trace. With `salvage`, one that is cut off is read as far as it goes.
+/// How a trace is read.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Which ranges are which phases.
+    pub names: RangeNames,
+    /// Whether a file that is cut off is read as far as it goes.
+    pub salvage: bool,
+}
+
+/// Reads a trace. `progress` is told how many bytes of the file were read.
 ///
 /// # Errors
 /// The file is no trace, not JSON, cut off, or has no memory events; a sum passes 64 bits. Each says what to do.
-pub fn read(file: Binary, names: &RangeNames, salvage: bool) -> Result<Trace, Problem> {
-    let mut file = Elements::new(file);
+pub fn read(file: &mut Binary, options: &Options, progress: &mut dyn FnMut(u64)) -> Result<Trace, Problem> {
+    let mut file = Elements::new(file, progress);
     let mut recorded = Recorded::default();
-    let cut = match recorded.read(&mut file, names) {
+    let cut = match recorded.read(&mut file, &options.names) {
         Ok(()) => None,
         Err(problem) if file.was_cut() && !recorded.memory.is_empty() => {
             let cause =
@@ -123,7 +133,7 @@ pub fn read(file: Binary, names: &RangeNames, salvage: bool) -> Result<Trace, Pr
         }
         Err(problem) => return Err(problem),
     };
-    if let Some(problem) = cut.as_ref().filter(|_| !salvage) {
+    if let Some(problem) = cut.as_ref().filter(|_| !options.salvage) {
         return Err(problem.clone());
     }
     if recorded.memory.is_empty() {

@@ -72,10 +72,19 @@ pub(super) enum Kind {
     Function,
 }
 
+/// A name and what it stands for.
+#[derive(Clone, Debug)]
+struct Name {
+    text: Box<str>,
+    kind: Kind,
+    phase: Option<Phase>,
+    is_step: bool,
+}
+
 /// Texts, each kept once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
-    all: Vec<(Box<str>, Kind, Option<Phase>, bool)>,
+    all: Vec<Name>,
     /// The numbers of the names of ops and annotations, and of Python functions, which may have the same.
     ops: HashMap<Box<str>, u32>,
     functions: HashMap<Box<str>, u32>,
@@ -83,22 +92,22 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn get(&self, name: u32) -> &str {
-        self.all.get(name as usize).map_or("", |(text, ..)| text)
+        self.all.get(name as usize).map_or("", |name| &*name.text)
     }
 
     pub(super) fn phase(&self, name: u32) -> Option<&Phase> {
-        self.all.get(name as usize)?.2.as_ref()
+        self.all.get(name as usize)?.phase.as_ref()
     }
 
     pub(super) fn is_step(&self, name: u32) -> bool {
-        self.all.get(name as usize).is_some_and(|(.., step)| *step)
+        self.all.get(name as usize).is_some_and(|name| name.is_step)
     }
 
     /// The number of a name and the kind of what has it.
     fn of(&mut self, text: &str, python: bool, category: &str, phases: &RangeNames) -> Option<(u32, Kind)> {
         let known = if python { &mut self.functions } else { &mut self.ops };
         if let Some(id) = known.get(text) {
-            return self.all.get(*id as usize).map(|(_, kind, ..)| (*id, *kind));
+            return self.all.get(*id as usize).map(|name| (*id, name.kind));
         }
         let kind = match category {
             "python_function" if text.starts_with("nn.Module: ") => Kind::Module,
@@ -108,7 +117,8 @@ impl Names {
             _ => Kind::Op,
         };
         let id = u32::try_from(self.all.len()).ok()?;
-        self.all.push((text.into(), kind, phases.phase(text), phases.is_step(text)));
+        let (phase, is_step) = (phases.phase(text), phases.is_step(text));
+        self.all.push(Name { text: text.into(), kind, phase, is_step });
         known.insert(text.into(), id);
         Some((id, kind))
     }
@@ -187,7 +197,7 @@ struct CardProperties<'a> {
 
 impl Recorded {
     /// Reads a file to its end. What was read before a problem is in `self` all the same.
-    pub(super) fn read(&mut self, file: &mut Elements, phases: &RangeNames) -> Result<(), Problem> {
+    pub(super) fn read(&mut self, file: &mut Elements<'_>, phases: &RangeNames) -> Result<(), Problem> {
         match file.peek()? {
             Some(b'[') => self.events(file, phases, "")?,
             Some(b'{') => {
@@ -222,7 +232,7 @@ impl Recorded {
     }
 
     /// The trace has no memory in it.
-    pub(super) fn nothing(&self, file: &Elements) -> Problem {
+    pub(super) fn nothing(&self, file: &Elements<'_>) -> Problem {
         let cause = match self.profile_memory {
             true => "recorded with `profile_memory`, yet without a single memory event",
             false => "no memory events in it: it was recorded without `profile_memory=True`",
@@ -234,7 +244,7 @@ impl Recorded {
         file.file().problem(cause).mend(mend)
     }
 
-    fn events(&mut self, file: &mut Elements, phases: &RangeNames, pointer: &str) -> Result<(), Problem> {
+    fn events(&mut self, file: &mut Elements<'_>, phases: &RangeNames, pointer: &str) -> Result<(), Problem> {
         file.enter()?;
         let mut number = 0usize;
         while file.next_in_list(number == 0)? {
@@ -307,7 +317,7 @@ impl Recorded {
         }
     }
 
-    fn cards(&mut self, file: &mut Elements) -> Result<(), Problem> {
+    fn cards(&mut self, file: &mut Elements<'_>) -> Result<(), Problem> {
         file.hold()?;
         // what is not as expected here only leaves the card's name unknown
         let cards = serde_json::from_slice::<Vec<CardProperties<'_>>>(file.held()).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Small traces, written event by event as the profiler writes them.
 
 use peakledger_input::{Binary, Problem};
-use peakledger_measure::trace::{RangeNames, Trace, read};
+use peakledger_measure::trace::{Options, Trace, read};
 use std::fmt::Write;
 
 /// A trace that grows.
@@ -74,7 +74,11 @@ impl Made {
 }
 
 pub(crate) fn read_text(text: impl Into<Vec<u8>>) -> Result<Trace, Problem> {
-    read(Binary::from_bytes("trace.json", text.into())?, &RangeNames::default(), false)
+    read_with(text, Options::default())
+}
+
+pub(crate) fn read_with(text: impl Into<Vec<u8>>, options: Options) -> Result<Trace, Problem> {
+    read(&mut Binary::from_bytes("trace.json", text.into())?, &options, &mut |_| {})
 }
 
 /// A training step of two tensors, on the card and the machine, with every phase named.

@@ -4,7 +4,7 @@ use crate::made::Made;
 use crate::shared;
 use peakledger_core::{Bytes, Device, Moment, Phase};
 use peakledger_input::{Binary, Input, MEASURED_LIMIT};
-use peakledger_measure::trace::{DeviceTrace, RangeNames, Trace, is_trace, read};
+use peakledger_measure::trace::{DeviceTrace, Options, Trace, is_trace, read};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -158,7 +158,8 @@ fn real_traces_are_read_as_a_naive_sum_reads_them() {
     ] {
         let open = || Binary::open(&Input::of(folder.join(name)), MEASURED_LIMIT).unwrap();
         assert!(is_trace(open().head()), "{name}");
-        let trace = read(open(), &RangeNames::default(), false).unwrap_or_else(|problem| panic!("{problem}"));
+        let trace =
+            read(&mut open(), &Options::default(), &mut |_| {}).unwrap_or_else(|problem| panic!("{problem}"));
         let mut text = String::new();
         open().read_to_string(&mut text).unwrap();
         let whole: Value = serde_json::from_str(&text).unwrap();

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 fn of(text: impl Into<Vec<u8>>) -> Result<MemoryTimeline, Problem> {
-    read(Binary::from_bytes("timeline.json", text.into())?)
+    read(&mut Binary::from_bytes("timeline.json", text.into())?, &mut |_| {})
 }
 
 const TOTALS: &str = "[[10, 10, 25, 30], [[0, 800, 0, 8, 0, 0, 0, 0, 0], [0, 800, 0, 8, 100, 50, 0, 0, 7],
@@ -121,9 +121,11 @@ fn a_real_timeline_is_read_as_a_naive_sum_reads_it() {
     let Some(path) = shared::data("traces/06_own_cpu_torch215_memtl.json") else { return };
     let whole: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let rows: Vec<Vec<u64>> = serde_json::from_value(whole[1].clone()).unwrap();
-    let file = Binary::open(&Input::of(path), MEASURED_LIMIT).unwrap();
+    let mut file = Binary::open(&Input::of(path), MEASURED_LIMIT).unwrap();
     assert!(is_timeline(file.head()));
-    let timeline = read(file).unwrap();
+    let mut bytes = 0;
+    let timeline = read(&mut file, &mut |read| bytes = read).unwrap();
+    assert_eq!(Some(bytes), file.size(), "the reader tells how far it is");
     let sums: Vec<u64> = rows.iter().map(|row| row.iter().sum()).collect();
     let peak = sums.iter().position(|sum| sum == sums.iter().max().unwrap()).unwrap();
     assert_eq!((timeline.rows, timeline.peak.row), (rows.len(), peak));

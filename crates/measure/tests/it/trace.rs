@@ -1,10 +1,13 @@
 //! Traces: those made here, and real ones against a naive sum.
 
-use crate::made::{Made, read_text, step};
+use crate::made::{Made, read_text, read_with, step};
 use peakledger_core::Bytes;
-use peakledger_input::Binary;
-use peakledger_measure::trace::{RangeNames, Trace, is_trace, read};
+use peakledger_measure::trace::{Options, RangeNames, Trace, is_trace};
 use std::fmt::Write as _;
+
+fn salvage() -> Options {
+    Options { salvage: true, ..Options::default() }
+}
 
 /// A trace as a person would tell it.
 fn told(trace: &Trace) -> String {
@@ -263,8 +266,7 @@ fn phases_are_told_where_ranges_overlap_or_lack() {
         .range("user_annotation", "rollout", 50, 60)
         .range("user_annotation", "backward", 70, 80);
     let names = RangeNames::default().with("rollout", peakledger_core::Phase::named("rollout"));
-    let file = peakledger_input::Binary::from_bytes("t", mem(own).text()).unwrap();
-    let trace = read(file, &names, false).unwrap();
+    let trace = read_with(mem(own).text(), Options { names, ..Options::default() }).unwrap();
     let ids: Vec<String> =
         trace.ledger(0, 0).unwrap().unwrap().timeline().slots().iter().map(|slot| slot.id()).collect();
     assert_eq!(ids, ["load", "rollout", "forward.0", "rollout.1", "backward.0"]);
@@ -325,7 +327,7 @@ fn each_fault_of_a_file_has_its_sentence() {
     trace.json:15:3: the file ends in the middle of a value; 6 memory events before it are sound
       help: copy or record it again, or pass `--salvage` to keep the sound part
     "#);
-    let kept = read(Binary::from_bytes("t", cut).unwrap(), &RangeNames::default(), true).unwrap();
+    let kept = read_with(cut, salvage()).unwrap();
     assert!(kept.cut.is_some() && kept.devices[0].events > 3);
     insta::assert_snapshot!(said(&text.replacen("\"dur\": 10}", "\"dur\": 10", 1)), @r#"
     trace.json:6:3 (/traceEvents/2): a key without quotes
@@ -366,7 +368,7 @@ fn damage_ends_in_an_answer_or_an_error() {
     for end in 1..text.len() - 2 {
         let prefix = &text[..end];
         assert!(read_text(prefix).is_err(), "{end}");
-        if let Ok(trace) = read(Binary::from_bytes("t", prefix).unwrap(), &RangeNames::default(), true) {
+        if let Ok(trace) = read_with(prefix, salvage()) {
             assert!(trace.devices.iter().map(|device| device.events).sum::<usize>() <= 3);
         }
     }

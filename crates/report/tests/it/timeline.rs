@@ -8,7 +8,7 @@ use peakledger_report::{Format, TimelineReport};
 #[test]
 fn each_format() {
     let text = "[[100, 250, 400], [[0, 8388608, 0, 65536, 0, 0, 0, 0, 0], [0, 8388608, 16777216, 65536, 512, 4194304, 8388608, 0, 1024], [0, 8388608, 16777216, 65536, 0, 0, 0, 0, 0]]]";
-    let timeline = read(Binary::from_bytes("timeline.json", text).unwrap()).unwrap();
+    let timeline = read(&mut Binary::from_bytes("timeline.json", text).unwrap(), &mut |_| {}).unwrap();
     let report = TimelineReport { name: "timeline.json", timeline: &timeline };
     insta::assert_snapshot!(said(&report, Format::Table), @r#"
     peak 36.06 MiB after 0.150 ms

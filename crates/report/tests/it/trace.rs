@@ -2,7 +2,7 @@
 
 use super::{holds_on_any_terminal, said};
 use peakledger_input::Binary;
-use peakledger_measure::trace::{RangeNames, Trace, read};
+use peakledger_measure::trace::{Options, Trace, read};
 use peakledger_report::{Format, TraceReport};
 
 fn trace() -> Trace {
@@ -46,7 +46,7 @@ fn trace() -> Trace {
         r#"{{"deviceProperties": [{{"id": 0, "name": "Tesla T4", "totalGlobalMem": 15828320256}}], "traceEvents": [{}]}}"#,
         events.join(",")
     );
-    read(Binary::from_bytes("step.json", text).unwrap(), &RangeNames::default(), false).unwrap()
+    read(&mut Binary::from_bytes("step.json", text).unwrap(), &Options::default(), &mut |_| {}).unwrap()
 }
 
 #[test]
