@@ -1,5 +1,6 @@
 //! What a file is, by its first bytes: so that each kind goes to its reader, and what has none is told what it is.
 
+use crate::timeline::is_timeline;
 use peakledger_input::{Binary, Problem};
 
 /// What can be read.
@@ -7,8 +8,10 @@ use peakledger_input::{Binary, Problem};
 pub enum Content {
     /// A pickle: a memory snapshot, if it is what it should be.
     Pickle,
-    /// JSON: a profiler trace, or an exported memory timeline.
-    Json,
+    /// JSON: a profiler's trace, if it is what it should be.
+    Trace,
+    /// An exported memory timeline, or its picture.
+    Timeline,
 }
 
 const DUMP: &str = "write a snapshot with `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")`";
@@ -40,6 +43,9 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
         let member = String::from_utf8_lossy(head.get(..end).unwrap_or_default()).into_owned();
         return refused(&format!("a tar archive (it holds `{member}`)"), "unpack it first: `tar -xf`");
     }
+    if is_timeline(text) {
+        return Ok(Content::Timeline);
+    }
     if starts("<!doctype") || starts("<html") {
         return refused("an HTML page", "download the raw file: this is the page that shows it");
     }
@@ -47,7 +53,7 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
         return refused("a git-lfs pointer, not the file itself", "fetch the file: `git lfs pull`");
     }
     match text {
-        [b'{' | b'[', ..] => Ok(Content::Json),
+        [b'{' | b'[', ..] => Ok(Content::Trace),
         // how pickles of protocol 0 and 1 begin; the machine says so
         [b'(' | b'}' | b']' | b'c' | b'I' | b'L' | b'F' | b'N', ..] if !head.is_empty() => {
             Ok(Content::Pickle)
@@ -92,7 +98,9 @@ mod tests {
     fn each_kind_of_file_is_told_what_it_is() {
         let of = |bytes: &[u8]| content(&Binary::from_bytes("x", bytes.to_vec()).unwrap());
         assert_eq!(of(b"\x80\x04}."), Ok(Content::Pickle));
-        assert_eq!(of(b" {\"traceEvents\": []}"), Ok(Content::Json));
+        assert_eq!(of(b" {\"traceEvents\": []}"), Ok(Content::Trace));
+        assert_eq!(of(b"[[1, 2], [[0]]]"), Ok(Content::Timeline));
+        assert_eq!(of(b"<html><img src='data:image/png;base64,iVBO'>"), Ok(Content::Timeline));
         let mut tar = vec![0; 512];
         tar[..6].copy_from_slice(b"a.pkl\0");
         tar[257..262].copy_from_slice(b"ustar");

@@ -7,6 +7,7 @@ mod list;
 mod plan;
 mod read;
 mod show;
+mod traced;
 
 use crate::Answer;
 use clap::Subcommand;

@@ -1,5 +1,6 @@
 //! `peakledger read`: what a run did hold, from the file that PyTorch wrote.
 
+use super::traced;
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input, target};
 use crate::output::{self, Target};
@@ -16,31 +17,34 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::path::Path;
 
-/// Read a PyTorch memory snapshot: where the peak was, who formed it, and what became of the rest
+/// Read what a run did hold, from a memory snapshot, a profiler trace, a memory timeline or an error's text
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The snapshot, gzipped or not; `-` reads standard input. Nothing in the file is ever run
+    /// The file, gzipped or not; `-` reads standard input. Nothing in it is ever run
     #[arg(value_parser = input())]
     file: Input,
+    /// The file is a text or a log with an out-of-memory message in it: explain that
+    #[arg(long, conflicts_with_all = ["device", "at", "events", "salvage", "phases", "save"])]
+    oom_message: bool,
     /// Show this device alone
     #[arg(long, value_name = "N", value_parser = crate::usage::count::<u32>)]
-    device: Option<u32>,
+    pub(super) device: Option<u32>,
     /// List the blocks in use just after this event, not those of the peak; -1 is before the first
     #[arg(long, value_name = "EVENT", allow_negative_numbers = true, value_parser = moment)]
-    at: Option<Moment>,
+    pub(super) at: Option<Moment>,
     /// Look for the peaks among these events alone, as in 1000..2000
     #[arg(long, value_name = "A..B", value_parser = range)]
-    events: Option<Range<u32>>,
+    pub(super) events: Option<Range<u32>>,
     /// Answer from the sound part of a damaged file; the exit code is then 3
     #[arg(long)]
-    salvage: bool,
+    pub(super) salvage: bool,
     /// A range of the program that is a phase of the ledger: as in "my pass=backward"; may be repeated. Known are forward,
     /// loss, backward, optimizer, zero_grad and torch's own optimizer ranges
     #[arg(long = "phase", value_name = "NAME=PHASE", value_parser = phase)]
-    phases: Vec<(String, Phase)>,
+    pub(super) phases: Vec<(String, Phase)>,
     /// Save the ledger of the device (of that with the largest peak) for `show` and `compare`
     #[arg(long, value_name = "FILE", value_parser = target())]
-    save: Option<Target>,
+    pub(super) save: Option<Target>,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
@@ -49,18 +53,19 @@ pub(crate) struct Args {
 
 /// After an event, or before the first.
 #[derive(Clone, Copy)]
-struct Moment(Option<u32>);
+pub(super) struct Moment(Option<u32>);
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&[&args.file])?.listing(&args.list);
+    if args.oom_message {
+        return traced::oom_message(&args.file, &output);
+    }
     let saved = output::saved(args.save.as_ref(), &output, &[&args.file])?;
     let mut file = Binary::open(&args.file, MEASURED_LIMIT)?;
     match content(&file)? {
         Content::Pickle => {}
-        Content::Json => {
-            let problem = file.problem("JSON, which no reader takes yet");
-            return Err(problem.mend("give the pickle that `torch.cuda.memory._dump_snapshot` writes"));
-        }
+        Content::Trace => return traced::trace(file, &args, saved, &output),
+        Content::Timeline => return traced::timeline(file, &args, &output),
     }
     let name = file.name().to_owned();
     // it lives until the process ends, so its columns need no freeing

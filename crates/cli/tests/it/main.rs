@@ -12,4 +12,5 @@ mod list;
 mod plan;
 mod readme;
 mod support;
+mod traced;
 mod usage;

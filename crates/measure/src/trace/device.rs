@@ -175,34 +175,48 @@ pub(super) fn devices(recorded: &mut Recorded) -> Result<Answer, (TraceDevice, u
     let mut kinds: Vec<TraceDevice> = recorded.memory.iter().map(|event| event.device).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let mut devices = Vec::new();
+    let (mut accounts, mut all) = (Vec::new(), Vec::new());
     for device in kinds {
         let events: Vec<(Memory, Origin)> = (order.iter().zip(&origins))
             .filter_map(|(at, origin)| Some((*recorded.memory.get(*at)?, *origin)))
             .filter(|(event, _)| event.device == device)
             .collect();
         let account = account(&events, &mut recorded.faults).map_err(|event| (device, event))?;
-        notes.extend(account_notes(device, &account));
-        devices.push(answer(recorded, device, &events, account, &steps));
+        accounts.push((device, account));
+        all.push(events);
     }
+    notes.extend(account_notes(&accounts));
+    let answers = accounts.into_iter().zip(&all);
+    let devices = answers
+        .map(|((device, account), events)| answer(recorded, device, events, account, &steps))
+        .collect();
     notes.extend(recorded.faults.notes());
     Ok((devices, steps, notes))
 }
 
-fn account_notes(device: TraceDevice, account: &Account) -> Vec<String> {
+/// What is said of all accounts, each thing once with the devices that it is true of.
+fn account_notes(accounts: &[(TraceDevice, Account)]) -> Vec<String> {
+    let of = |is: fn(&Account) -> bool| {
+        let those = accounts.iter().filter(|(_, account)| is(account));
+        those.map(|(device, _)| device.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let guessed = of(|account| !account.has_addresses);
+    let untold = of(|account| !account.opening_is_told);
     let mut notes = Vec::new();
-    if !account.has_addresses {
-        notes.push(format!("{device}: no addresses in this trace (torch 1.x), so a free gives back the latest block of its size"));
-    }
-    if !account.opening_is_told {
+    if !guessed.is_empty() {
         notes.push(format!(
-            "{device}: no totals in this trace (torch 1.x), so what never moves in it is not counted"
+            "{guessed}: no addresses (torch 1.x), so a free gives back the latest block of its size"
         ));
     }
-    if account.astray > 0 {
+    if !untold.is_empty() {
         notes.push(format!(
-            "{device}: torch's own total moves otherwise than the events {} times; its total is taken",
-            account.astray
+            "{untold}: no totals (torch 1.x), so what never moves in the trace is not counted"
+        ));
+    }
+    for (device, account) in accounts.iter().filter(|(_, account)| account.astray > 0) {
+        let times = account.astray;
+        notes.push(format!(
+            "{device}: torch's own total moves otherwise than the events {times} times; its total is taken"
         ));
     }
     notes

@@ -97,6 +97,18 @@ impl Trace {
     }
 }
 
+impl Trace {
+    /// The device with the largest peak, a card where there is one, and the step in which it has it: by their places in
+    /// `devices` and `steps`.
+    pub fn largest(&self) -> (usize, usize) {
+        let devices = self.devices.iter().enumerate();
+        // of several the first
+        let largest = devices.rev().max_by_key(|(_, device)| (!device.is_cpu(), device.peak.bytes));
+        let step = largest.and_then(|(_, device)| device.peak.at).map(|(step, _)| step);
+        (largest.map_or(0, |(at, _)| at), step.unwrap_or_else(|| self.usual_step()))
+    }
+}
+
 /// Whether a file with these first bytes looks like a profiler's trace.
 pub fn is_trace(head: &[u8]) -> bool {
     let has = |word: &[u8]| head.windows(word.len()).any(|part| part == word);

@@ -69,7 +69,7 @@ fn a_step_has_the_phases_of_a_planned_one() {
       backward.0: 0 events, peak 256 B, end 256 B
       update: 0 events, peak 256 B, end 256 B
       zero_grad: 0 events, peak 256 B, end 256 B
-    note: cpu: no totals in this trace (torch 1.x), so what never moves in it is not counted
+    note: cpu: no totals (torch 1.x), so what never moves in the trace is not counted
     "#);
 }
 
@@ -89,8 +89,8 @@ fn a_trace_of_2021_has_neither_addresses_nor_totals() {
       256 B older than the trace
       trace: 5 events, peak 2.25 KiB, end 1.00 KiB
     note: no range in it is named after a phase, so all of it is one; `--phase NAME=forward` says which names are
-    note: cuda:0: no addresses in this trace (torch 1.x), so a free gives back the latest block of its size
-    note: cuda:0: no totals in this trace (torch 1.x), so what never moves in it is not counted
+    note: cuda:0: no addresses (torch 1.x), so a free gives back the latest block of its size
+    note: cuda:0: no totals (torch 1.x), so what never moves in the trace is not counted
     "#);
 }
 
@@ -296,9 +296,9 @@ fn out_of_memory_and_odd_events_are_told() {
     assert_eq!(card.card.as_ref().unwrap().name, "Tesla V100");
     insta::assert_snapshot!(trace.notes.join("\n"), @r#"
     no range in it is named after a phase, so all of it is one; `--phase NAME=forward` says which names are
+    device type 99:3: no addresses (torch 1.x), so a free gives back the latest block of its size
+    device type 99:3: no totals (torch 1.x), so what never moves in the trace is not counted
     cuda:0: torch's own total moves otherwise than the events 1 times; its total is taken
-    device type 99:3: no addresses in this trace (torch 1.x), so a free gives back the latest block of its size
-    device type 99:3: no totals in this trace (torch 1.x), so what never moves in it is not counted
     memory events whose `Bytes` is no whole number of 64 bits: 1, first at /traceEvents/3
     memory events without a time or a device: 1, first at /traceEvents/4
     events that are no objects, or say a thing twice: 1, first at /traceEvents/5

@@ -1,0 +1,106 @@
+//! What else `read` takes: a profiler's trace, a memory timeline, and the text of an out-of-memory error.
+
+use super::read::Args;
+use crate::Answer;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use peakledger_core::document::Document;
+use peakledger_input::{Binary, Input, Problem, Source};
+use peakledger_measure::oom_message::{self, OOM_TEXT_LIMIT};
+use peakledger_measure::timeline;
+use peakledger_measure::trace::{self, Options, RangeNames, Trace};
+use peakledger_report::{OomReport, TimelineReport, TraceReport};
+use std::path::Path;
+
+/// Answers from a profiler's trace.
+pub(super) fn trace(
+    mut file: Binary,
+    args: &Args,
+    saved: Option<&Path>,
+    output: &Output,
+) -> Result<Answer, Problem> {
+    refuse(args, &["--at", "--events"], "a profiler's trace")?;
+    let own = args.phases.iter().cloned();
+    let names = own.fold(RangeNames::default(), |names, (name, phase)| names.with(name, phase));
+    let mut progress = Progress::of(&file);
+    let options = Options { names, salvage: args.salvage };
+    let mut trace = trace::read(&mut file, &options, &mut |bytes| progress.at(bytes))?;
+    drop(progress);
+    let name = file.name();
+    if let Some(number) = args.device {
+        choose(&mut trace, number, name)?;
+    }
+    if let Some(path) = saved {
+        save(path, output.force, name, &trace)?;
+    }
+    output.write(&TraceReport { name, trace: &trace })?;
+    Ok(if trace.cut.is_some() { Answer::Part } else { Answer::Given })
+}
+
+/// Answers from a memory timeline.
+pub(super) fn timeline(mut file: Binary, args: &Args, output: &Output) -> Result<Answer, Problem> {
+    refuse(args, &["--at", "--events", "--device", "--phase", "--save", "--salvage"], "a memory timeline")?;
+    let mut progress = Progress::of(&file);
+    let timeline = timeline::read(&mut file, &mut |bytes| progress.at(bytes))?;
+    drop(progress);
+    output.write(&TimelineReport { name: file.name(), timeline: &timeline })?;
+    Ok(Answer::Given)
+}
+
+/// Explains the out-of-memory messages of a text.
+pub(super) fn oom_message(input: &Input, output: &Output) -> Result<Answer, Problem> {
+    let source = Source::read(input, OOM_TEXT_LIMIT)?;
+    let messages = oom_message::read(&source)?;
+    output.write(&OomReport { name: source.name(), messages: &messages })?;
+    Ok(Answer::Given)
+}
+
+/// Options that say nothing to a file of this kind are refused, not passed over.
+fn refuse(args: &Args, options: &[&str], what: &str) -> Result<(), Problem> {
+    let given = [
+        ("--at", args.at.is_some()),
+        ("--events", args.events.is_some()),
+        ("--device", args.device.is_some()),
+        ("--phase", !args.phases.is_empty()),
+        ("--save", args.save.is_some()),
+        ("--salvage", args.salvage),
+    ];
+    match given.into_iter().find(|(option, given)| *given && options.contains(option)) {
+        None => Ok(()),
+        Some((option, _)) => {
+            let problem = Problem::in_option(option, format!("it means nothing for {what}"));
+            Err(problem.mend("leave it out, or give a memory snapshot"))
+        }
+    }
+}
+
+/// Keeps one card.
+fn choose(trace: &mut Trace, number: u32, name: &str) -> Result<(), Problem> {
+    let cards = trace.devices.iter().filter(|device| !device.is_cpu());
+    let known: Vec<String> = cards.map(|device| device.device.to_string()).collect();
+    trace.devices.retain(|device| !device.is_cpu() && i64::from(device.device.id) == i64::from(number));
+    if trace.devices.is_empty() {
+        let problem = Problem::in_option("--device", format!("{name} has no card {number}"));
+        return Err(problem.mend(match known.is_empty() {
+            true => "it has the cpu's memory alone: leave `--device` out".to_owned(),
+            false => format!("it has {}", known.join(", ")),
+        }));
+    }
+    Ok(())
+}
+
+/// Writes the ledger of the step in which the device with the largest peak has it.
+fn save(path: &Path, force: bool, name: &str, trace: &Trace) -> Result<(), Problem> {
+    let (device, step) = trace.largest();
+    let problem = |cause: String| Problem::in_file(name, cause);
+    let (Some(ledger), Some(of)) = (trace.ledger(step, device), trace.devices.get(device)) else {
+        return Err(problem("no step, so there is no ledger to save".to_owned()).mend("leave `--save` out"));
+    };
+    let ledger = ledger.map_err(|rule| problem(format!("makes no ledger: {rule}")).mend(rule.kind.mend()))?;
+    let note = format!(
+        "peakledger read {name}, {}, step {step} of {}: allocated bytes; categories are concluded from when a block comes and goes",
+        of.device,
+        trace.steps.len()
+    );
+    output::save_ledger(path, force, &Document::from_ledger(&ledger).with_note(note))
+}
