@@ -115,6 +115,11 @@ impl DeviceMeasurement {
         i128::from(self.history.requested.end) - i128::from(self.end.requested)
     }
 
+    /// Whether more than one event in a hundred makes no sense.
+    pub fn is_senseless(&self) -> bool {
+        self.history.agreement.senseless.saturating_mul(100) > u64::from(self.events())
+    }
+
     /// Says aloud what is not as it should be.
     fn judge(&mut self) {
         let device = self.history.device;
@@ -135,7 +140,7 @@ impl DeviceMeasurement {
             faults.push(format!("{} blocks are not of the size that was asked for", agreement.mismatched));
         }
         if agreement.reserved_negative {
-            faults.push("the segment events free more than there was".to_owned());
+            faults.push("the segment events free more than there was (map and unmap events are not paired)".to_owned());
         }
         if agreement.senseless > 0 {
             faults.push(format!("{} events make no sense after those before them", agreement.senseless));
@@ -143,6 +148,12 @@ impl DeviceMeasurement {
         self.complete &= faults.is_empty();
         for fault in faults {
             self.notes.say(on(fault));
+        }
+        if self.end.overlapping_segments > 0 {
+            self.notes.say(on(format!("{} segments overlap; sums use them as given", self.end.overlapping_segments)));
+        }
+        if self.end.stray_blocks > 0 {
+            self.notes.say(on(format!("{} blocks lie outside their segment; sums use them as given", self.end.stray_blocks)));
         }
         if !self.end.tiled {
             self.notes.say(on("the blocks do not fill their segments; sums use both as given".to_owned()));

@@ -30,6 +30,10 @@ pub struct EndState {
     pub free_in_free_segments: u64,
     /// Whether the blocks fill every segment exactly.
     pub tiled: bool,
+    /// Blocks that are not wholly within their segment.
+    pub stray_blocks: u64,
+    /// Segments that begin within another.
+    pub overlapping_segments: u64,
     /// Streams.
     pub streams: u64,
     /// Expandable segments, each a run of mapped pages.
@@ -83,6 +87,7 @@ impl EndState {
                 .or_insert_with(|| Holding::empty(segment));
             end.add(snapshot, segment, holding);
         }
+        end.overlapping_segments = overlapping(snapshot, device);
         end.streams = streams.len() as u64;
         end.pools = pools.len() as u64;
         end.holdings = holdings.into_values().collect();
@@ -104,6 +109,9 @@ impl EndState {
             add(self.blocks.get_mut(state).unwrap_or(&mut 0), 1);
             add(self.block_bytes.get_mut(state).unwrap_or(&mut 0), block.size);
             add(&mut all, block.size);
+            let after = segment.address.saturating_add(segment.size);
+            let within = block.address >= segment.address && block.address.saturating_add(block.size) <= after;
+            add(&mut self.stray_blocks, u64::from(!within));
             whole &= !block.state.is_active();
             match block.state {
                 BlockState::Allocated => {
@@ -166,6 +174,15 @@ impl Holding {
             largest_free: 0,
         }
     }
+}
+
+/// How many segments begin within the one before.
+fn overlapping(snapshot: &Snapshot, device: u32) -> u64 {
+    let mut ends: Vec<(u64, u64)> =
+        snapshot.segments_of(device).map(|s| (s.address, s.address.saturating_add(s.size))).collect();
+    ends.sort_unstable();
+    let pairs = ends.windows(2).filter(|pair| matches!(pair, [(_, end), (start, _)] if start < end));
+    pairs.count() as u64
 }
 
 fn add(sum: &mut u64, more: u64) {

@@ -9,6 +9,7 @@ use crate::mapped::{Mapped, Run};
 use crate::notes::Notes;
 use crate::snapshot::{Action, BlockState, Event, PoolId, Snapshot, StackId, StreamId};
 use hashbrown::HashMap;
+use peakledger_input::Problem;
 use std::ops::Range;
 
 /// A block from before the first event.
@@ -121,9 +122,9 @@ impl Running {
         }
     }
 
-    fn curve(self, start: i128) -> Option<Curve> {
-        let bytes = |sum: i128| u64::try_from(sum).ok();
-        Some(Curve {
+    fn curve(self, start: i128) -> Result<Curve, TooLarge> {
+        let bytes = |sum: i128| u64::try_from(sum).map_err(|_| TooLarge { event: self.event });
+        Ok(Curve {
             start: bytes(start.max(0))?,
             peak: bytes((start + self.most).max(0))?,
             event: self.event,
@@ -132,9 +133,24 @@ impl Running {
     }
 }
 
-/// The sums of a device pass 64 bits.
+/// A sum of bytes of a device passes 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLarge;
+pub struct TooLarge {
+    /// The event after which it is largest; nothing where that is before the first.
+    pub event: Option<u32>,
+}
+
+impl TooLarge {
+    /// The problem of that file.
+    pub fn problem(self, file: &str, device: u32) -> Problem {
+        let when = match self.event {
+            Some(event) => format!("at event {event}"),
+            None => "before the first event".to_owned(),
+        };
+        let problem = Problem::in_file(file, format!("a sum exceeds 64 bits {when} (device {device})"));
+        problem.mend("check the sizes: no machine holds 2^64 bytes")
+    }
+}
 
 impl History {
     /// The past of a device of a snapshot.
@@ -167,9 +183,9 @@ impl History {
             events,
             actions: walk.actions,
             opening: Opening { segments: mapped.runs().copied().collect(), blocks },
-            requested: walk.in_use.curve(in_use).ok_or(TooLarge)?,
-            requested_active: walk.active.curve(active).ok_or(TooLarge)?,
-            reserved: walk.reserved.curve(reserved_start.max(0)).ok_or(TooLarge)?,
+            requested: walk.in_use.curve(in_use)?,
+            requested_active: walk.active.curve(active)?,
+            reserved: walk.reserved.curve(reserved_start.max(0))?,
             agreement: Agreement { reserved_negative: reserved_start < 0, ..agreement },
             notes: walk.notes,
         })
@@ -198,22 +214,19 @@ impl Walk {
             *count += 1;
         }
         if event.time_us < self.last_time {
-            self.notes.add("the clock runs backwards; the order of the events is kept", || at(number));
+            self.notes.add("the order of the list wins where the clock runs backwards", || at(number));
         }
         self.last_time = event.time_us;
         let size = i128::from(event.size);
         match event.action {
             Action::Alloc => {
                 if event.size == 0 {
-                    self.notes.add("allocations of no bytes", || at(number));
+                    self.notes.add("an allocation of no bytes", || at(number));
                 }
                 let open = Open { requested: event.size, from_before: false, pending: false };
                 if let Some(over) = self.open.insert(event.addr, open) {
                     self.senseless += 1;
-                    self.notes.add(
-                        "allocations over a block that is in use: the older one is taken to be freed",
-                        || at(number),
-                    );
+                    self.notes.add("a block is handed out over one that is in use, which is taken to be freed,", || at(number));
                     let over_size = i128::from(over.requested);
                     if !over.pending {
                         self.in_use.now -= over_size;
@@ -226,7 +239,7 @@ impl Walk {
             Action::FreeRequested => match self.open.get_mut(&event.addr) {
                 Some(open) if open.pending => {
                     self.senseless += 1;
-                    self.notes.add("a block is freed twice: the second free is passed over", || at(number));
+                    self.notes.add("a block is freed twice; the second free is passed over,", || at(number));
                 }
                 Some(open) => {
                     open.pending = true;
@@ -309,5 +322,5 @@ impl Walk {
 }
 
 fn at(event: u32) -> String {
-    format!("event {event}")
+    format!("at event {event}")
 }

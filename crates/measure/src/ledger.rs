@@ -33,14 +33,14 @@ pub struct MeasuredLedger {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoLedger {
     /// A sum of bytes passes 64 bits.
-    TooLarge,
+    TooLarge(TooLarge),
     /// It breaks a rule of ledgers.
     Rule(LedgerError),
 }
 
 impl From<TooLarge> for NoLedger {
-    fn from(_: TooLarge) -> NoLedger {
-        NoLedger::TooLarge
+    fn from(too_large: TooLarge) -> NoLedger {
+        NoLedger::TooLarge(too_large)
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Scope {
     pub device: Option<u32>,
     /// Only these events of each device; peaks are looked for among them.
     pub events: Option<Range<u32>>,
+    /// Answer even where more than one event in a hundred makes no sense.
+    pub salvage: bool,
 }
 
 /// The figures of a snapshot.
@@ -51,16 +53,27 @@ impl Measurement {
             }
         }
         let measure = |device| {
-            DeviceMeasurement::of(snapshot, device, scope.events.clone()).map_err(|_| {
-                let problem =
-                    Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits"));
-                problem.mend("check the sizes: no machine holds 2^64 bytes")
-            })
+            let measured = DeviceMeasurement::of(snapshot, device, scope.events.clone());
+            measured.map_err(|too_large| too_large.problem(name, device))
         };
         let devices = devices.map(measure).collect::<Result<Vec<_>, _>>()?;
+        if let Some(device) = devices.iter().find(|device| device.is_senseless())
+            && !scope.salvage
+        {
+            let (senseless, events) = (device.history.agreement.senseless, device.events());
+            let cause = format!("{senseless} of {events} events make no sense after those before them");
+            return Err(Problem::in_file(name, cause).mend(
+                "record it again, or pass `--salvage` to answer all the same (the result is marked incomplete)",
+            ));
+        }
         let peak = |at: &usize| devices.get(*at).map_or(0, |device| device.allocated.peak);
         let largest = (0..devices.len()).rev().max_by_key(peak).unwrap_or(0);
         Ok(Measurement { devices, largest })
+    }
+
+    /// Whether so much is wrong that this is an answer from a part.
+    pub fn is_part(&self, snapshot: &Snapshot) -> bool {
+        !snapshot.whole || self.devices.iter().any(DeviceMeasurement::is_senseless)
     }
 
     /// The device with the largest peak of allocated bytes.

@@ -20,7 +20,7 @@ struct Kind {
 }
 
 impl Notes {
-    /// Remarks something; of one kind the first place is kept, and how many there are.
+    /// Remarks something; of one kind the first place is kept (`at event 7`), and how many there are.
     pub(crate) fn add(&mut self, text: impl AsRef<str>, place: impl FnOnce() -> String) {
         let text = text.as_ref();
         if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.text == text) {
@@ -39,11 +39,13 @@ impl Notes {
 
     /// Each in a sentence, in the order in which they were met.
     pub fn sentences(&self) -> Vec<String> {
-        let sentence = |kind: &Kind| match (kind.count, kind.first.as_str()) {
-            (1, "") => kind.text.clone(),
-            (1, place) => format!("{} ({place})", kind.text),
-            (count, "") => format!("{} ({} times)", kind.text, grouped(count)),
-            (count, place) => format!("{} ({} times, first {place})", kind.text, grouped(count)),
+        let sentence = |kind: &Kind| {
+            let space = if kind.first.is_empty() { "" } else { " " };
+            let times = match kind.count {
+                1 => String::new(),
+                count => format!(" ({} times)", grouped(count)),
+            };
+            format!("{}{space}{}{times}", kind.text, kind.first)
         };
         let more = (self.more > 0).then(|| format!("and {} more remarks", grouped(self.more)));
         self.kinds.iter().map(sentence).chain(more).collect()

@@ -70,7 +70,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let name = file.name().to_owned();
     // it lives until the process ends, so its columns need no freeing
     let snapshot = ManuallyDrop::new(open(&mut file, args.salvage)?);
-    let scope = Scope { device: args.device, events: args.events };
+    let scope = Scope { device: args.device, events: args.events, salvage: args.salvage };
     let measurement = Measurement::of(&name, &snapshot, &scope)?;
     let at = args.at.map(|moment| live_at(&name, &snapshot, &measurement, moment)).transpose()?;
     if let Some(path) = saved {
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         save(path, output.force, &name, &snapshot, &measurement, &names)?;
     }
     output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
-    Ok(if snapshot.whole { Answer::Given } else { Answer::Part })
+    Ok(if measurement.is_part(&snapshot) { Answer::Part } else { Answer::Given })
 }
 
 fn open(file: &mut Binary, salvage: bool) -> Result<Snapshot, Problem> {
@@ -101,7 +101,7 @@ fn live_at(name: &str, snapshot: &Snapshot, measured: &Measurement, moment: Mome
     }
     match live_after(snapshot, device.history.device, event) {
         Ok(live) => Ok(At { event, live }),
-        Err(_) => Err(Problem::in_file(name, "a sum of bytes exceeds 64 bits")),
+        Err(too_large) => Err(too_large.problem(name, device.history.device)),
     }
 }
 
@@ -120,12 +120,8 @@ fn save(
         );
     };
     let measured = MeasuredLedger::of(snapshot, device, names).map_err(|none| match none {
-        NoLedger::TooLarge => {
-            Problem::in_file(name, format!("a sum of bytes on device {device} exceeds 64 bits"))
-        }
-        NoLedger::Rule(rule) => {
-            Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend())
-        }
+        NoLedger::TooLarge(too_large) => too_large.problem(name, device),
+        NoLedger::Rule(rule) => Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend()),
     })?;
     let [kept, all] = measured.blocks;
     let left_out = match all - kept {

@@ -10,7 +10,16 @@ mod fit;
 mod hostile;
 mod list;
 mod plan;
+mod read;
+mod read_hostile;
 mod readme;
 mod support;
 mod traced;
 mod usage;
+
+// the writer of snapshots, and own ones
+#[path = "../../../measure/tests/it/own.rs"]
+#[allow(dead_code)]
+mod own;
+#[path = "../../../measure/tests/it/writer.rs"]
+mod writer;

@@ -15,6 +15,8 @@ pub(crate) struct Feed<'a> {
     /// How many bytes were eaten before the buffer.
     before: u64,
     ended: bool,
+    /// An archive ended before what is in it did.
+    cut_off: bool,
     error: Option<io::Error>,
     /// Told how many bytes were eaten, now and then.
     progress: &'a mut dyn FnMut(u64),
@@ -23,7 +25,7 @@ pub(crate) struct Feed<'a> {
 impl<'a> Feed<'a> {
     pub(crate) fn new(from: &'a mut dyn Read, progress: &'a mut dyn FnMut(u64)) -> Feed<'a> {
         let buffer = Vec::with_capacity(2 * PIECE);
-        Feed { from, buffer, at: 0, before: 0, ended: false, error: None, progress }
+        Feed { from, buffer, at: 0, before: 0, ended: false, cut_off: false, error: None, progress }
     }
 
     /// How many bytes were eaten.
@@ -34,6 +36,16 @@ impl<'a> Feed<'a> {
     /// What reading ran into, if it was not the end of the file.
     pub(crate) fn error(&self) -> Option<&io::Error> {
         self.error.as_ref()
+    }
+
+    /// Whether the file is an archive that was cut off.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off
+    }
+
+    /// Gives the last byte back.
+    pub(crate) fn uneat(&mut self) {
+        self.at = self.at.saturating_sub(1);
     }
 
     /// What lies ready to be eaten.
@@ -67,6 +79,7 @@ impl<'a> Feed<'a> {
                 Ok(_) => {}
                 Err(error) => {
                     self.ended = true;
+                    self.cut_off = error.kind() == io::ErrorKind::UnexpectedEof;
                     self.error = (error.kind() != io::ErrorKind::UnexpectedEof).then_some(error);
                 }
             }

@@ -84,7 +84,7 @@ impl<'a> Machine<'a> {
             }
             [op::PROTO, protocol, ..] => {
                 let age = if *protocol < 2 { "older" } else { "newer" };
-                let cause = format!("protocol {protocol} is {age} than what this version knows (2–5)");
+                let cause = format!("protocol {protocol} is {age} than this version knows (2–5)");
                 Err(Wrong::new(cause).mend("write the pickle again with `protocol=4`"))
             }
             ready => {
@@ -100,7 +100,8 @@ impl<'a> Machine<'a> {
     fn body(&mut self) -> Result<Ended, Wrong> {
         loop {
             let Some(opcode) = self.feed.byte() else {
-                return Err(Wrong::damaged("ends without STOP"));
+                let archive = if self.feed.is_cut_off() { ": the gzip archive is truncated" } else { "" };
+                return Err(Wrong::damaged(format!("ends without STOP{archive}")));
             };
             match opcode {
                 op::BINGET => {
@@ -281,7 +282,7 @@ impl<'a> Machine<'a> {
     /// Why an opcode is not read.
     #[cold]
     fn refuse(&mut self, opcode: u8) -> Wrong {
-        let offset = grouped(self.feed.offset().saturating_sub(1));
+        self.feed.uneat(); // the place of the fault is the opcode
         match opcode {
             op::INT | op::LONG | op::FLOAT => match self.feed.line() {
                 Err(wrong) => wrong,
@@ -289,9 +290,9 @@ impl<'a> Machine<'a> {
                     .mend("re-dump with `protocol=4`"),
             },
             op::GLOBAL => {
+                self.feed.want(256);
                 let line = self.feed.ready();
-                let mut lines =
-                    line.get(..256.min(line.len())).unwrap_or_default().split(|byte| *byte == b'\n');
+                let mut lines = line.get(1..256.min(line.len())).unwrap_or_default().split(|byte| *byte == b'\n');
                 let mut word = || String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
                 let (module, name) = (word(), word());
                 callable(&format!("{module}.{name}"), "GLOBAL")
@@ -320,7 +321,7 @@ impl<'a> Machine<'a> {
                     Wrong::new(format!("the opcode {name}, which no snapshot has")).mend(DUMP)
                 }
                 None => {
-                    let cause = format!("0x{opcode:02x} at byte {offset} is no opcode");
+                    let cause = format!("0x{opcode:02x} is no opcode");
                     Wrong { mend: SALVAGE, salvage: true, ..Wrong::new(cause) }
                 }
             },

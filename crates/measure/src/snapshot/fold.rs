@@ -46,11 +46,14 @@ impl Tables {
         let (mut action, mut stream, mut stack) = (Action::Unknown, StreamId(0), StackId::NONE);
         let (mut addr, mut size, mut time_us) = (0, None, 0);
         let mut rare = Rare::default();
-        let mut streamed = false;
+        let (mut streamed, mut addressed) = (false, false);
         for (key, value) in pairs {
             match Key::of(*key) {
                 Some(Key::Action) => action = self.action(*value)?,
-                Some(Key::Addr) => addr = self.bytes(*value, Key::Addr)?,
+                Some(Key::Addr) => {
+                    addr = self.bytes(*value, Key::Addr)?;
+                    addressed = true;
+                }
                 Some(Key::Size) => size = Some(self.bytes(*value, Key::Size)?),
                 Some(Key::Stream) => {
                     stream = self.stream_of(*value)?;
@@ -66,6 +69,10 @@ impl Tables {
         }
         if !streamed {
             stream = self.stream(0)?;
+        }
+        if !addressed && !matches!(action, Action::Oom | Action::Snapshot | Action::Unknown) {
+            let event = self.events.len();
+            self.notes.add("an event has no `addr`, which counts as 0,", || format!("at event {event} of the file"));
         }
         let size = match size {
             Some(size) => size,
@@ -89,7 +96,7 @@ impl Tables {
         if action == Action::Unknown {
             let event = self.events.len();
             let said = format!("events of the unknown action `{}` are passed over", self.texts.text(word));
-            self.notes.add(said, || format!("event {event} of the file"));
+            self.notes.add(said, || format!("at event {event} of the file"));
         }
         Ok(action)
     }

@@ -2,12 +2,13 @@
 //! and own ones always.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
+#![allow(clippy::cast_possible_truncation, clippy::cast_lossless)] // own small numbers
 #![recursion_limit = "256"] // a row of the truth is one long `json!`
 
-mod made;
-mod naive;
-mod oom_message;
+mod model;
+mod own;
 mod shared;
 mod timeline;
 mod trace;
 mod truth;
+mod writer;
