@@ -166,9 +166,11 @@ impl DeviceMeasurement {
         }
         if agreement.freed + agreement.survivors > 0 && self.events() > 0 {
             let start = peakledger_core::Bytes::new(self.history.requested_active.start);
-            let blocks = agreement.freed + agreement.survivors;
-            self.notes
-                .say(on(format!("history starts at event 0: {start} in {blocks} blocks were already live")));
+            let (blocks, unit) = match agreement.freed + agreement.survivors {
+                1 => (1, "block was"),
+                blocks => (blocks, "blocks were"),
+            };
+            self.notes.say(on(format!("history starts at event 0: {start} in {blocks} {unit} already live")));
         }
     }
 }

@@ -12,13 +12,63 @@ fn bench() -> Bench {
 
 #[test]
 fn as_a_table() {
-    assert_snapshot!(bench().answer("read step.pickle"), @"");
+    assert_snapshot!(bench().answer("read step.pickle"), @r#"
+    peak 6.00 KiB allocated on device 0, after event 1 of 4
+    step.pickle: 1 device, 4 events
+
+       peak on        requested  allocated    active  reserved  events
+    ▶  device 0        5.86 KiB   6.00 KiB  6.00 KiB  2.00 MiB       4
+         after event          1          1         1     start
+
+    at the requested peak, after event 1 of 4: 5.86 KiB in 3 blocks, by line
+    line                   requested   share  blocks
+    /proj/train.py:1:step   2.93 KiB  50.0 %       1
+    /proj/train.py:2:step   1.95 KiB  33.3 %       1
+    <preexisting>             1000 B  16.7 %       1
+
+    reserved at the end: 2.00 MiB in 1 segment
+    requested, in use                    2.93 KiB   0.1 %  ▏
+    rounding and tails of blocks in use      72 B   0.0 %  ▏
+    stuck inside segments partly in use  2.00 MiB  99.9 %  █████████████████████████
+    the largest free block is 1.99 MiB
+
+    note: device 0: history starts at event 0: 1000 B in 1 block was already live
+    "#);
 }
 
 #[test]
 fn as_csv_and_markdown() {
-    assert_snapshot!(bench().answer("read step.pickle --format csv"), @"");
-    assert_snapshot!(bench().answer("read step.pickle --format markdown"), @"");
+    assert_snapshot!(bench().answer("read step.pickle --format csv"), @r#"
+    device,requested_bytes,size_bytes,address,alloc_event,user_frame,stack_depth
+    0,3000,3072,139637976728576,0,/proj/train.py:1:step,2
+    0,2000,2048,139637976731648,1,/proj/train.py:2:step,2
+    0,1000,1024,139637976727552,-1,,0
+    "#);
+    assert_snapshot!(bench().answer("read step.pickle --format markdown"), @r#"
+    **peak 6.00 KiB allocated on device 0, after event 1 of 4**
+
+    | device | events | requested | allocated | active | reserved |
+    | --- | ---: | ---: | ---: | ---: | ---: |
+    | 0 | 4 | 5.86 KiB | 6.00 KiB | 6.00 KiB | 2.00 MiB |
+
+    Device 0, at the requested peak, after event 1 of 4:
+
+    | line | requested | share | blocks |
+    | --- | ---: | ---: | ---: |
+    | /proj/train.py:1:step | 2.93 KiB | 50.0 % | 1 |
+    | /proj/train.py:2:step | 1.95 KiB | 33.3 % | 1 |
+    | \<preexisting\> | 1000 B | 16.7 % | 1 |
+
+    Reserved at the end:
+
+    | use | size |
+    | --- | ---: |
+    | requested, in use | 2.93 KiB |
+    | rounding and tails of blocks in use | 72 B |
+    | stuck inside segments partly in use | 2.00 MiB |
+
+    Note: device 0: history starts at event 0: 1000 B in 1 block was already live
+    "#);
 }
 
 #[test]
@@ -62,7 +112,30 @@ fn the_live_set_at_an_event() {
 fn the_ledger_that_is_saved_has_the_same_peak() {
     let bench = bench();
     bench.answer("read step.pickle --save ledger.json");
-    assert_snapshot!(bench.answer("show ledger.json"), @"");
+    assert_snapshot!(bench.answer("show ledger.json"), @r#"
+    peak 6.00 KiB in backward
+    at /proj/train.py:2:step
+    ledger.json: 3 states
+    note: peakledger read step.pickle, device 0: block bytes, as
+          torch.cuda.memory_allocated counts them; categories are told by the user's
+          metadata and by frames of torch's optimizers (what they keep is state) and
+          modules; else blocks from before the recording count as parameter, later
+          ones as activation
+
+       phase        total
+       forward   4.00 KiB  ██████████████████████████▋
+    ▶  backward  6.00 KiB  ████████████████████████████████████████
+
+    at the peak, by category
+    parameter   1.00 KiB  16.7 %  ██████▋
+    activation  5.00 KiB  83.3 %  █████████████████████████████████▍
+
+    contributors
+    state                      size   share  category
+    /proj/train.py:1:step  3.00 KiB  50.0 %  activation
+    /proj/train.py:2:step  2.00 KiB  33.3 %  activation
+    before the recording   1.00 KiB  16.7 %  parameter
+    "#);
     assert!(bench.refusal("read step.pickle --save ledger.json").contains("the file exists"));
     let own = ["--phase", "## forward ##=loss"];
     let mut command = bench.command("read step.pickle --save own.json");

@@ -235,7 +235,7 @@ fn b_shapes() {
     case("42 legacy free", pair("free"), &Note, &["\"complete\": true"]);
     case("42 pending at the end", pair("free_requested"), &Note, &["\"requested_bytes\": 512"]);
     let freed = traced(vec![event("free_requested", BASE, 700, 1, Py::None), event("free_completed", BASE, 700, 1, Py::None)]);
-    case("43 freed from before", pickle(&freed, 4), &Note, &["history starts at event 0", "700 B in 1 blocks were already live", "\"opening_requested_bytes\": 700"]);
+    case("43 freed from before", pickle(&freed, 4), &Note, &["history starts at event 0", "700 B in 1 block was already live", "\"opening_requested_bytes\": 700"]);
     case("44 survived from before", pickle(&step(), 4), &Note, &["history starts at event 0", "\"opening_requested_bytes\": 1000"]);
 }
 

@@ -176,9 +176,9 @@ impl Report for ReadReport<'_> {
             &rows,
         )?;
         writeln!(out, "\nReserved at the end:\n")?;
-        let uses: Vec<Vec<String>> = uses(&device.end)
-            .map(|(name, bytes)| vec![name.to_owned(), Bytes::new(bytes).to_string()])
-            .into();
+        let uses = uses(&device.end).into_iter().filter(|(_, bytes)| *bytes > 0);
+        let uses: Vec<Vec<String>> =
+            uses.map(|(name, bytes)| vec![name.to_owned(), Bytes::new(bytes).to_string()]).collect();
         markdown::table(out, &[Text("use"), Figures("size")], &uses)?;
         for oom in &device.oom {
             writeln!(out, "\nOut of memory at event {}: {}", oom.event, oom.sentence())?;
