@@ -191,8 +191,11 @@ impl Binary {
     /// # Errors
     /// It changed meanwhile.
     pub fn check_unchanged(&self) -> Result<(), Problem> {
-        let (Some(before), Body::Plain(Raw { from: Origin::File(file), .. })) = (&self.before, &self.body)
-        else {
+        let raw = match &self.body {
+            Body::Plain(raw) => raw,
+            Body::Gzip(archive) => archive.get_ref().get_ref(),
+        };
+        let (Some(before), Origin::File(file)) = (&self.before, &raw.from) else {
             return Ok(());
         };
         let same =
@@ -293,6 +296,18 @@ mod tests {
         let error = io::copy(&mut bomb, &mut io::sink()).unwrap_err();
         let said = bomb.explain(&error).to_string();
         assert!(said.starts_with("bomb.gz: a gzip archive that expands more than 200×\n  help: "), "{said}");
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("growing.pickle");
+        std::fs::write(&path, "some").unwrap();
+        let file = Binary::open(&Input::of(path.as_path()), MEASURED_LIMIT).unwrap();
+        assert!(file.check_unchanged().is_ok());
+        std::fs::write(&path, "some more").unwrap();
+        let said = file.check_unchanged().unwrap_err().to_string();
+        assert!(said.contains("changed while being read"), "{said}");
     }
 
     #[test]

@@ -140,7 +140,10 @@ impl DeviceMeasurement {
             faults.push(format!("{} blocks are not of the size that was asked for", agreement.mismatched));
         }
         if agreement.reserved_negative {
-            faults.push("the segment events free more than there was (map and unmap events are not paired)".to_owned());
+            faults.push(
+                "the segment events free more than there was (map and unmap events are not paired)"
+                    .to_owned(),
+            );
         }
         if agreement.senseless > 0 {
             faults.push(format!("{} events make no sense after those before them", agreement.senseless));
@@ -150,10 +153,16 @@ impl DeviceMeasurement {
             self.notes.say(on(fault));
         }
         if self.end.overlapping_segments > 0 {
-            self.notes.say(on(format!("{} segments overlap; sums use them as given", self.end.overlapping_segments)));
+            self.notes.say(on(format!(
+                "{} segments overlap; sums use them as given",
+                self.end.overlapping_segments
+            )));
         }
         if self.end.stray_blocks > 0 {
-            self.notes.say(on(format!("{} blocks lie outside their segment; sums use them as given", self.end.stray_blocks)));
+            self.notes.say(on(format!(
+                "{} blocks lie outside their segment; sums use them as given",
+                self.end.stray_blocks
+            )));
         }
         if !self.end.tiled {
             self.notes.say(on("the blocks do not fill their segments; sums use both as given".to_owned()));

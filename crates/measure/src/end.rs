@@ -110,7 +110,8 @@ impl EndState {
             add(self.block_bytes.get_mut(state).unwrap_or(&mut 0), block.size);
             add(&mut all, block.size);
             let after = segment.address.saturating_add(segment.size);
-            let within = block.address >= segment.address && block.address.saturating_add(block.size) <= after;
+            let within =
+                block.address >= segment.address && block.address.saturating_add(block.size) <= after;
             add(&mut self.stray_blocks, u64::from(!within));
             whole &= !block.state.is_active();
             match block.state {
@@ -137,19 +138,23 @@ impl EndState {
         }
     }
 
+    fn bytes_of(&self, state: BlockState) -> u64 {
+        self.block_bytes.get(state as usize).copied().unwrap_or(0)
+    }
+
     /// Bytes of the blocks in use.
     pub fn allocated_blocks(&self) -> u64 {
-        self.block_bytes[BlockState::Allocated as usize]
+        self.bytes_of(BlockState::Allocated)
     }
 
     /// Bytes of the blocks that wait for a stream.
     pub fn pending(&self) -> u64 {
-        self.block_bytes[BlockState::PendingFree as usize]
+        self.bytes_of(BlockState::PendingFree)
     }
 
     /// Bytes of free blocks.
     pub fn inactive(&self) -> u64 {
-        self.block_bytes[BlockState::Inactive as usize]
+        self.bytes_of(BlockState::Inactive)
     }
 
     /// Bytes of the blocks in use beyond what was asked for.

@@ -226,7 +226,10 @@ impl Walk {
                 let open = Open { requested: event.size, from_before: false, pending: false };
                 if let Some(over) = self.open.insert(event.addr, open) {
                     self.senseless += 1;
-                    self.notes.add("a block is handed out over one that is in use, which is taken to be freed,", || at(number));
+                    self.notes.add(
+                        "a block is handed out over one that is in use, which is taken to be freed,",
+                        || at(number),
+                    );
                     let over_size = i128::from(over.requested);
                     if !over.pending {
                         self.in_use.now -= over_size;
@@ -246,7 +249,7 @@ impl Walk {
                     self.in_use.change(-i128::from(open.requested), number);
                 }
                 None => {
-                    self.from_before(event, false);
+                    self.freed_from_before(event, false);
                     self.in_use.change(-size, number);
                     let open = Open { requested: event.size, from_before: true, pending: true };
                     self.open.insert(event.addr, open);
@@ -262,7 +265,7 @@ impl Walk {
                 }
                 None => {
                     // its free was requested before the first event, unless this trace has only the one kind
-                    self.from_before(event, self.in_two);
+                    self.freed_from_before(event, self.in_two);
                     if !self.in_two {
                         self.in_use.change(-size, number);
                     }
@@ -275,7 +278,7 @@ impl Walk {
         }
     }
 
-    fn from_before(&mut self, event: &Event, pending: bool) {
+    fn freed_from_before(&mut self, event: &Event, pending: bool) {
         self.freed.push(OpeningBlock {
             address: event.addr,
             requested: event.size,

@@ -74,7 +74,7 @@ impl Mapped {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => self.add(run_of(event, pool)),
             Action::SegmentFree | Action::SegmentUnmap => {
-                self.remove(event.addr, event.addr.saturating_add(event.size))
+                self.remove(event.addr, event.addr.saturating_add(event.size));
             }
             _ => {}
         }

@@ -175,9 +175,10 @@ impl<'a> Replay<'a> {
             }
             Action::Snapshot => {
                 if u128::from(event.size) != self.active {
-                    self.notes.add("the allocator's own count of active bytes differs from the replay", || {
-                        format!("at event {number}: {} and {}", event.size, self.active)
-                    });
+                    self.notes
+                        .add("the allocator's own count of active bytes differs from the replay", || {
+                            format!("at event {number}: {} and {}", event.size, self.active)
+                        });
                 }
                 Change::Nothing
             }
@@ -200,7 +201,9 @@ impl<'a> Replay<'a> {
         let end = next.map_or(run.end, |(address, _)| run.end.min(*address));
         let free = end.saturating_sub(event.addr);
         if free < rounded {
-            self.notes.add("an allocation is larger than the segment it lies in or the gap", || format!("at address {:#x}", event.addr));
+            self.notes.add("an allocation is larger than the segment it lies in or the gap", || {
+                format!("at address {:#x}", event.addr)
+            });
             return rounded;
         }
         let size = self.cut.handed_out(rounded, free, run.expandable);
@@ -302,6 +305,11 @@ impl Watched {
 
     pub(crate) fn curve(self) -> Result<Curve, TooLarge> {
         let bytes = |sum: u128| u64::try_from(sum).map_err(|_| TooLarge { event: self.event });
-        Ok(Curve { start: bytes(self.start)?, peak: bytes(self.peak)?, event: self.event, end: bytes(self.now)? })
+        Ok(Curve {
+            start: bytes(self.start)?,
+            peak: bytes(self.peak)?,
+            event: self.event,
+            end: bytes(self.now)?,
+        })
     }
 }

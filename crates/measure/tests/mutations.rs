@@ -10,7 +10,7 @@ mod writer;
 use peakledger_core::Moment;
 use peakledger_input::Binary;
 use peakledger_measure::snapshot::{Options, Snapshot, read};
-use peakledger_measure::{Measurement, MeasuredLedger, PhaseNames, Scope, content};
+use peakledger_measure::{MeasuredLedger, Measurement, PhaseNames, Scope, content};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 use writer::{Py, dict, pickle};
@@ -22,10 +22,21 @@ fn small() -> Py {
     let frame = dict([("name", "f".into()), ("filename", "/p/a.py".into()), ("line", 7.into())]);
     let stack = Py::Shared(1, Box::new(Py::List(vec![frame])));
     let event = |action: &str, addr: i64, size: i64| {
-        dict([("action", action.into()), ("addr", addr.into()), ("size", size.into()), ("time_us", 9.into()), ("frames", stack.clone())])
+        dict([
+            ("action", action.into()),
+            ("addr", addr.into()),
+            ("size", size.into()),
+            ("time_us", 9.into()),
+            ("frames", stack.clone()),
+        ])
     };
     let block = |address: i64, size: i64, state: &str| {
-        dict([("address", address.into()), ("size", size.into()), ("requested_size", 300.into()), ("state", state.into())])
+        dict([
+            ("address", address.into()),
+            ("size", size.into()),
+            ("requested_size", 300.into()),
+            ("state", state.into()),
+        ])
     };
     dict([
         (
@@ -35,7 +46,10 @@ fn small() -> Py {
                 ("address", 512.into()),
                 ("total_size", 2048.into()),
                 ("segment_pool_id", Py::Tuple(vec![0.into(), 0.into()])),
-                ("blocks", Py::List(vec![block(512, 512, "active_allocated"), block(1024, 1536, "inactive")])),
+                (
+                    "blocks",
+                    Py::List(vec![block(512, 512, "active_allocated"), block(1024, 1536, "inactive")]),
+                ),
             ])]),
         ),
         (
@@ -47,7 +61,14 @@ fn small() -> Py {
                 event("oom", 0, 4096),
             ])]),
         ),
-        ("external_annotations", Py::List(vec![dict([("stage", "START".into()), ("name", "forward".into()), ("time_us", 8.into())])])),
+        (
+            "external_annotations",
+            Py::List(vec![dict([
+                ("stage", "START".into()),
+                ("name", "forward".into()),
+                ("time_us", 8.into()),
+            ])]),
+        ),
     ])
 }
 
@@ -68,7 +89,11 @@ fn measure(snapshot: &Snapshot, salvage: bool) -> Option<u64> {
     let _said = measurement.notes(snapshot);
     for device in &measurement.devices {
         if let Ok(measured) = MeasuredLedger::of(snapshot, device.history.device, &PhaseNames::default()) {
-            assert_eq!(measured.ledger.peak().bytes.get(), device.allocated.peak, "the ledger has the same peak");
+            assert_eq!(
+                measured.ledger.peak().bytes.get(),
+                device.allocated.peak,
+                "the ledger has the same peak"
+            );
             assert!(measured.ledger.peak().moment >= Moment(0));
         }
     }
@@ -132,9 +157,41 @@ proptest! {
 
 /// Opcodes that are read, with small operands.
 const OPCODES: &[&[u8]] = &[
-    b"(", b"]", b"}", b")", b"a", b"e", b"s", b"u", b"t", b"\x85", b"\x86", b"\x87", b"N", b"\x88", b"\x94",
-    b"K\x01", b"h\x00", b"h\x01", b"h\x02", b"h\x03", b"q\x00", b"q\x01", b"\x8c\x08segments", b"\x8c\x06action",
-    b"\x8c\x05alloc", b"\x8c\x04addr", b"\x8c\x04size", b"\x8c\x06frames", b"\x8c\x04line", b"\x8c\x08filename",
-    b"\x8c\x0ddevice_traces", b"\x8c\x05state", b"\x8c\x08inactive", b"\x8c\x06blocks", b"\x8c\x0atotal_size",
-    b"\x8c\x05stage", b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00",
+    b"(",
+    b"]",
+    b"}",
+    b")",
+    b"a",
+    b"e",
+    b"s",
+    b"u",
+    b"t",
+    b"\x85",
+    b"\x86",
+    b"\x87",
+    b"N",
+    b"\x88",
+    b"\x94",
+    b"K\x01",
+    b"h\x00",
+    b"h\x01",
+    b"h\x02",
+    b"h\x03",
+    b"q\x00",
+    b"q\x01",
+    b"\x8c\x08segments",
+    b"\x8c\x06action",
+    b"\x8c\x05alloc",
+    b"\x8c\x04addr",
+    b"\x8c\x04size",
+    b"\x8c\x06frames",
+    b"\x8c\x04line",
+    b"\x8c\x08filename",
+    b"\x8c\x0ddevice_traces",
+    b"\x8c\x05state",
+    b"\x8c\x08inactive",
+    b"\x8c\x06blocks",
+    b"\x8c\x0atotal_size",
+    b"\x8c\x05stage",
+    b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00",
 ];

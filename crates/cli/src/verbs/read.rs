@@ -121,7 +121,9 @@ fn save(
     };
     let measured = MeasuredLedger::of(snapshot, device, names).map_err(|none| match none {
         NoLedger::TooLarge(too_large) => too_large.problem(name, device),
-        NoLedger::Rule(rule) => Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend()),
+        NoLedger::Rule(rule) => {
+            Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend())
+        }
     })?;
     let [kept, all] = measured.blocks;
     let left_out = match all - kept {

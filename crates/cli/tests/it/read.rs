@@ -97,7 +97,9 @@ fn for_programs() {
 #[test]
 fn the_live_set_at_an_event() {
     let bench = bench();
-    let at = |event: &str| bench.answer(&format!("read step.pickle --format csv --at {event}")).lines().count() - 1;
+    let at = |event: &str| {
+        bench.answer(&format!("read step.pickle --format csv --at {event}")).lines().count() - 1
+    };
     assert_eq!([at("-1"), at("0"), at("1"), at("3")], [1, 2, 3, 2]);
     let said = bench.refusal("read step.pickle --at 4");
     assert!(said.contains("`--at`: device 0 has no event 4"), "{said}");

@@ -36,7 +36,11 @@ fn case(name: &str, bytes: impl AsRef<[u8]>, ends: &Ends, says: &[&str]) {
     match ends {
         Note => assert_eq!(ran.err, "", "{name}"),
         Error | Salvage => {
-            assert!(ran.err.starts_with("error: x.pickle") && ran.err.contains("\n  help: "), "{name}: {}", ran.err);
+            assert!(
+                ran.err.starts_with("error: x.pickle") && ran.err.contains("\n  help: "),
+                "{name}: {}",
+                ran.err
+            );
             assert_eq!(ran.out, "", "{name}");
         }
     }
@@ -80,7 +84,12 @@ fn a_containers() {
     let proj = whole.windows(5).rposition(|w| w == b"/proj").unwrap();
     let says = ["truncated in the middle of a string", "byte ", "0 events before it are sound", "--salvage"];
     case("3 in a string", &whole[..proj + 3], &Salvage, &says);
-    case("4 no STOP", &whole[..whole.len() - 1], &Salvage, &["ends without STOP", "4 events before it are sound"]);
+    case(
+        "4 no STOP",
+        &whole[..whole.len() - 1],
+        &Salvage,
+        &["ends without STOP", "4 events before it are sound"],
+    );
     let text = ["protocol 0 (text); PyTorch writes 2–5", "re-dump with `protocol=4`"];
     case("5 protocol 0", b"(dp0\nS'segments'\np1\n(lp2\ns.", &Error, &text);
     case("5 protocol 1", b"}q\x00.", &Error, &["protocol 1; PyTorch writes 2–5"]);
@@ -118,9 +127,18 @@ fn a_nothing_is_called() {
     zip.resize(26, 0);
     zip.extend([16, 0, 0, 0]);
     zip.extend(b"archive/data.pklrest");
-    case("14 a checkpoint", zip, &Error, &["this is a PyTorch checkpoint, not a memory snapshot", "_dump_snapshot"]);
+    case(
+        "14 a checkpoint",
+        zip,
+        &Error,
+        &["this is a PyTorch checkpoint, not a memory snapshot", "_dump_snapshot"],
+    );
     let numpy = Py::Raw(b"cnumpy.core.multiarray\nscalar\n".to_vec());
-    let says = ["names a callable `numpy.core.multiarray.scalar`", "device_traces[0][0].size", "convert numpy's numbers to int"];
+    let says = [
+        "names a callable `numpy.core.multiarray.scalar`",
+        "device_traces[0][0].size",
+        "convert numpy's numbers to int",
+    ];
     case("15 numpy", with_event("size", numpy), &Error, &says);
 }
 
@@ -138,8 +156,18 @@ fn a_bombs() {
     case("18 list in itself", raw(b"]\x94h\x00a."), &Error, &["cyclic"]);
     case("18 dict in itself", raw(b"}\x94(\x8c\x01ah\x00u."), &Error, &["cyclic"]);
     case("18 list in the dict in it", raw(b"]\x94(}\x94(\x8c\x01ah\x00ue."), &Error, &["cyclic"]);
-    case("19 lists", raw(&[b"]".repeat(1_000_000), b"a".repeat(999_999), b".".to_vec()].concat()), &Error, &["nested deeper than 64"]);
-    case("20 tuples", raw(&[b"K\x01".to_vec(), b"\x85".repeat(1_000_000), b".".to_vec()].concat()), &Error, &["nested deeper than 64"]);
+    case(
+        "19 lists",
+        raw(&[b"]".repeat(1_000_000), b"a".repeat(999_999), b".".to_vec()].concat()),
+        &Error,
+        &["nested deeper than 64"],
+    );
+    case(
+        "20 tuples",
+        raw(&[b"K\x01".to_vec(), b"\x85".repeat(1_000_000), b".".to_vec()].concat()),
+        &Error,
+        &["nested deeper than 64"],
+    );
     case("21 marks", raw(&b"(".repeat(1_000_000)), &Error, &["mark without end"]);
     case("21 one mark", raw(b"}(."), &Error, &["mark without end"]);
     // cut off before anything was begun: there is nothing to salvage
@@ -164,14 +192,30 @@ fn a_bombs() {
 
 #[test]
 fn a_odd_opcodes() {
-    let frame = |length: u64| [b"\x80\x04\x95".as_slice(), &length.to_le_bytes(), &pickle(&step(), 2)[2..]].concat();
-    case("27 FRAME beyond the file", frame(1 << 40), &Error, &["a FRAME that reaches beyond the end of the file"]);
+    let frame =
+        |length: u64| [b"\x80\x04\x95".as_slice(), &length.to_le_bytes(), &pickle(&step(), 2)[2..]].concat();
+    case(
+        "27 FRAME beyond the file",
+        frame(1 << 40),
+        &Error,
+        &["a FRAME that reaches beyond the end of the file"],
+    );
     case("27 FRAME too small", frame(3), &Note, &["\"complete\": true"]);
     case("28 GET of nothing", raw(b"h\x07."), &Error, &["number 7 of the memo, where nothing is"]);
     let sparse = [b"]r\xff\xff\xff\xff0".as_slice()].concat();
     case("28 a far PUT", raw(&sparse[..6]), &Salvage, &["ends without STOP"]);
-    case("29 PUT twice", raw(b"\x8c\x01aq\x00\x8c\x01bq\x00\x86h\x00\x86."), &Error, &["the file holds a list or a tuple"]);
-    case("30 odd SETITEMS", raw(b"}(\x8c\x01au."), &Error, &["SETITEMS with a key that has no value", "byte "]);
+    case(
+        "29 PUT twice",
+        raw(b"\x8c\x01aq\x00\x8c\x01bq\x00\x86h\x00\x86."),
+        &Error,
+        &["the file holds a list or a tuple"],
+    );
+    case(
+        "30 odd SETITEMS",
+        raw(b"}(\x8c\x01au."),
+        &Error,
+        &["SETITEMS with a key that has no value", "byte "],
+    );
     case("30 APPENDS onto a dict", raw(b"}(Ne."), &Error, &["APPENDS onto a dict, not onto a list"]);
     case("30 SETITEM on a list", raw(b"]\x8c\x01aNs."), &Error, &["SETITEM on a list, not on a dict"]);
     case("31 two values", raw(b"]]."), &Error, &["STOP where 2 values are left, not one"]);
@@ -207,12 +251,22 @@ fn a_and_g_archives() {
     let whole = pickle(&step(), 4);
     case("35 gzip", gzip(&whole), &Note, &["\"requested_bytes\": 6000"]);
     case("35 zstd", b"\x28\xb5\x2f\xfd\x00", &Error, &["a zstd archive", "unpack it first"]);
-    case("107 several members", [gzip(&whole[..99]), gzip(&whole[99..])].concat(), &Note, &["\"requested_bytes\": 6000"]);
+    case(
+        "107 several members",
+        [gzip(&whole[..99]), gzip(&whole[99..])].concat(),
+        &Note,
+        &["\"requested_bytes\": 6000"],
+    );
     let packed = gzip(&whole);
     case("107 cut off", &packed[..packed.len() - 30], &Salvage, &["the gzip archive is truncated"]);
     let zeros = [b"\x80\x04B\xff\xff\xff\x7f".as_slice(), &vec![0; 64 << 20]].concat();
     case("107 a bomb", gzip(&zeros), &Error, &["expands more than 200×"]);
-    case("108 zip", b"PK\x03\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x08\0\0\0a.pickle", &Error, &["a zip archive (it holds `a.pickle`)", "unpack it first"]);
+    case(
+        "108 zip",
+        b"PK\x03\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x08\0\0\0a.pickle",
+        &Error,
+        &["a zip archive (it holds `a.pickle`)", "unpack it first"],
+    );
 }
 
 #[test]
@@ -225,33 +279,92 @@ fn b_shapes() {
     };
     case("38 no traces", only("segments"), &Note, &["no trace was recorded", "_record_memory_history"]);
     case("38 no segments", only("device_traces"), &Note, &["no `segments`"]);
-    case("38 neither", pickle(&dict([("model", "x".into()), ("epoch", 3.into())]), 4), &Error, &["neither `segments` nor `device_traces`", "`model`, `epoch`"]);
+    case(
+        "38 neither",
+        pickle(&dict([("model", "x".into()), ("epoch", 3.into())]), 4),
+        &Error,
+        &["neither `segments` nor `device_traces`", "`model`, `epoch`"],
+    );
     case("38 a number", raw(b"K\x07."), &Error, &["the file holds an integer, not a snapshot"]);
-    let empty = dict([("segments", Py::List(segments())), ("device_traces", Py::List(vec![Py::List(vec![]), Py::List(vec![])]))]);
-    case("39 no trace", pickle(&empty, 4), &Note, &["only the final state is known", "_record_memory_history"]);
+    let empty = dict([
+        ("segments", Py::List(segments())),
+        ("device_traces", Py::List(vec![Py::List(vec![]), Py::List(vec![])])),
+    ]);
+    case(
+        "39 no trace",
+        pickle(&empty, 4),
+        &Note,
+        &["only the final state is known", "_record_memory_history"],
+    );
     case("40 an empty device beside", pickle(&empty, 4), &Note, &["\"largest_device\": 0"]);
-    case("41 an unknown action", with_event("action", "workspace_snapshot".into()), &Note, &["the unknown action `workspace_snapshot` are passed over at event 0"]);
-    let pair = |second: &str| pickle(&traced(vec![event("alloc", BASE, 512, 1, Py::None), event(second, BASE, 512, 2, Py::None)]), 4);
+    case(
+        "41 an unknown action",
+        with_event("action", "workspace_snapshot".into()),
+        &Note,
+        &["the unknown action `workspace_snapshot` are passed over at event 0"],
+    );
+    let pair = |second: &str| {
+        pickle(
+            &traced(vec![event("alloc", BASE, 512, 1, Py::None), event(second, BASE, 512, 2, Py::None)]),
+            4,
+        )
+    };
     case("42 legacy free", pair("free"), &Note, &["\"complete\": true"]);
     case("42 pending at the end", pair("free_requested"), &Note, &["\"requested_bytes\": 512"]);
-    let freed = traced(vec![event("free_requested", BASE, 700, 1, Py::None), event("free_completed", BASE, 700, 1, Py::None)]);
-    case("43 freed from before", pickle(&freed, 4), &Note, &["history starts at event 0", "700 B in 1 block was already live", "\"opening_requested_bytes\": 700"]);
-    case("44 survived from before", pickle(&step(), 4), &Note, &["history starts at event 0", "\"opening_requested_bytes\": 1000"]);
+    let freed = traced(vec![
+        event("free_requested", BASE, 700, 1, Py::None),
+        event("free_completed", BASE, 700, 1, Py::None),
+    ]);
+    case(
+        "43 freed from before",
+        pickle(&freed, 4),
+        &Note,
+        &[
+            "history starts at event 0",
+            "700 B in 1 block was already live",
+            "\"opening_requested_bytes\": 700",
+        ],
+    );
+    case(
+        "44 survived from before",
+        pickle(&step(), 4),
+        &Note,
+        &["history starts at event 0", "\"opening_requested_bytes\": 1000"],
+    );
 }
 
 #[test]
 fn b_events() {
     let mut sound: Vec<Py> = Vec::new();
     for at in 0..100 {
-        sound.extend(["alloc", "free_requested", "free_completed"].map(|what| event(what, BASE, 512, at, Py::None)));
+        sound.extend(
+            ["alloc", "free_requested", "free_completed"].map(|what| event(what, BASE, 512, at, Py::None)),
+        );
     }
     let then = |more: Vec<Py>| pickle(&traced([sound.clone(), more].concat()), 4);
     let alloc = |at: i64| event("alloc", at, 512, 999, Py::None);
-    let twice = |what: &str| vec![alloc(BASE), event(what, BASE, 512, 999, Py::None), event(what, BASE, 512, 999, Py::None)];
+    let twice = |what: &str| {
+        vec![alloc(BASE), event(what, BASE, 512, 999, Py::None), event(what, BASE, 512, 999, Py::None)]
+    };
     case("45 freed twice", then(twice("free_requested")), &Note, &["a block is freed twice", "at event 302"]);
-    case("45 over a live block", then(vec![alloc(BASE), alloc(BASE)]), &Note, &["handed out over one that is in use", "at event 301"]);
-    case("45 mostly nonsense", pickle(&traced(vec![alloc(BASE), alloc(BASE)]), 4), &Salvage, &["1 of 2 events make no sense"]);
-    case("47 a negative size", with_event("size", Py::Int(-512)), &Salvage, &["(device_traces[0][0].size): negative size -512", "0 events before it are sound"]);
+    case(
+        "45 over a live block",
+        then(vec![alloc(BASE), alloc(BASE)]),
+        &Note,
+        &["handed out over one that is in use", "at event 301"],
+    );
+    case(
+        "45 mostly nonsense",
+        pickle(&traced(vec![alloc(BASE), alloc(BASE)]), 4),
+        &Salvage,
+        &["1 of 2 events make no sense"],
+    );
+    case(
+        "47 a negative size",
+        with_event("size", Py::Int(-512)),
+        &Salvage,
+        &["(device_traces[0][0].size): negative size -512", "0 events before it are sound"],
+    );
     case("47 a size of 0", with_event("size", 0.into()), &Note, &["an allocation of no bytes at event 0"]);
     let large = dict([
         ("segments", Py::List(segments())),
@@ -260,25 +373,59 @@ fn b_events() {
     case("47 larger than its segment", pickle(&large, 4), &Note, &["larger than the segment it lies in"]);
     let half = Py::Int(1 << 63);
     let huge = |addr: i64| {
-        dict([("action", "alloc".into()), ("addr", addr.into()), ("size", half.clone()), ("stream", 0.into())])
+        dict([
+            ("action", "alloc".into()),
+            ("addr", addr.into()),
+            ("size", half.clone()),
+            ("stream", 0.into()),
+        ])
     };
-    case("48 past 64 bits", pickle(&traced(vec![huge(0), huge(1 << 40)]), 4), &Error, &["sum exceeds 64 bits at event 1"]);
+    case(
+        "48 past 64 bits",
+        pickle(&traced(vec![huge(0), huge(1 << 40)]), 4),
+        &Error,
+        &["sum exceeds 64 bits at event 1"],
+    );
     case("49 a whole float", with_event("size", Py::Float(512.0)), &Note, &["`size` is written as a float"]);
     for number in [512.5, f64::NAN, f64::INFINITY] {
-        case("49 no whole float", with_event("size", Py::Float(number)), &Salvage, &["not a whole number of bytes"]);
+        case(
+            "49 no whole float",
+            with_event("size", Py::Float(number)),
+            &Salvage,
+            &["not a whole number of bytes"],
+        );
     }
-    for (value, says) in [("512".into(), "`size` is a string"), (Py::Bool(true), "`size` is a bool"), (Py::None, "`size` is None")] {
+    for (value, says) in [
+        ("512".into(), "`size` is a string"),
+        (Py::Bool(true), "`size` is a bool"),
+        (Py::None, "`size` is None"),
+    ] {
         case("50 another type", with_event("size", value), &Salvage, &[says, "not an integer"]);
     }
     let mut pairs = vec![("action".into(), "alloc".into()), ("size".into(), 512.into())];
     case("52 no addr", pickle(&traced(vec![Py::Dict(pairs.clone())]), 4), &Note, &["an event has no `addr`"]);
-    case("52 a high addr", with_event("addr", Py::Int((1 << 60) + 512)), &Note, &["\"requested_bytes\": 512"]);
+    case(
+        "52 a high addr",
+        with_event("addr", Py::Int((1 << 60) + 512)),
+        &Note,
+        &["\"requested_bytes\": 512"],
+    );
     pairs[0].1 = "oom".into();
-    case("53 oom without device_free", pickle(&traced(vec![Py::Dict(pairs)]), 4), &Note, &["\"device_free_bytes\": null"]);
+    case(
+        "53 oom without device_free",
+        pickle(&traced(vec![Py::Dict(pairs)]), 4),
+        &Note,
+        &["\"device_free_bytes\": null"],
+    );
     let back = vec![event("alloc", BASE, 512, 9, Py::None), event("alloc", BASE + 512, 512, 3, Py::None)];
     case("54 the clock", pickle(&traced(back), 4), &Note, &["clock runs backwards at event 1"]);
     case("54 before 1970", with_event("time_us", Py::Int(-5)), &Note, &["before 1970"]);
-    case("54 in 2500", with_event("time_us", Py::Int(16_725_225_600_000_000)), &Note, &["\"requested_bytes\": 512"]);
+    case(
+        "54 in 2500",
+        with_event("time_us", Py::Int(16_725_225_600_000_000)),
+        &Note,
+        &["\"requested_bytes\": 512"],
+    );
     for stream in [Py::Int(-1), Py::Int((1 << 64) - 1)] {
         case("59 a stream", with_event("stream", stream), &Note, &["\"requested_bytes\": 512"]);
     }
@@ -300,12 +447,28 @@ fn b_stacks() {
 
 #[test]
 fn b_segments() {
-    let live = |at: i64, size: i64, requested: i64| block(BASE + at, size, requested, "active_allocated", Py::None);
+    let live =
+        |at: i64, size: i64, requested: i64| block(BASE + at, size, requested, "active_allocated", Py::None);
     let two = vec![segment(0, BASE, SMALL, vec![]), segment(0, BASE + 512, SMALL, vec![])];
-    case("46 segments overlap", pickle(&dict([("segments", Py::List(two))]), 4), &Note, &["1 segments overlap"]);
-    case("46 a stray block", with_blocks(vec![live(SMALL, 512, 1)]), &Note, &["1 blocks lie outside their segment"]);
+    case(
+        "46 segments overlap",
+        pickle(&dict([("segments", Py::List(two))]), 4),
+        &Note,
+        &["1 segments overlap"],
+    );
+    case(
+        "46 a stray block",
+        with_blocks(vec![live(SMALL, 512, 1)]),
+        &Note,
+        &["1 blocks lie outside their segment"],
+    );
     case("46 a gap", with_blocks(vec![live(0, 512, 1)]), &Note, &["the blocks do not fill their segments"]);
-    case("51 asked for more", with_blocks(vec![live(0, SMALL, SMALL + 1)]), &Note, &["smaller than what was asked for"]);
+    case(
+        "51 asked for more",
+        with_blocks(vec![live(0, SMALL, SMALL + 1)]),
+        &Note,
+        &["smaller than what was asked for"],
+    );
     let bare = dict([("size", SMALL.into()), ("state", "active_allocated".into())]);
     case("51 no requested_size", with_blocks(vec![bare]), &Note, &["without `requested_size`"]);
     for (id, says) in [
@@ -321,11 +484,17 @@ fn b_segments() {
     }
     let maps = vec![event("segment_map", BASE, SMALL, 1, Py::None)];
     case("58 unpaired", pickle(&traced(maps), 4), &Note, &["not paired", "\"complete\": false"]);
-    let mut host = vec![("host_traces".into(), Py::List(vec![Py::List(vec![event("alloc", BASE, 999, 1, Py::None)])]))];
+    let mut host =
+        vec![("host_traces".into(), Py::List(vec![Py::List(vec![event("alloc", BASE, 999, 1, Py::None)])]))];
     let Py::Dict(pairs) = step() else { unreachable!() };
     host.extend(pairs);
     host.push(("future_key".into(), 1.into()));
-    case("61 the host", pickle(&Py::Dict(host), 4), &Note, &["pinned host memory", "the unknown key `future_key`", "\"requested_bytes\": 6000"]);
+    case(
+        "61 the host",
+        pickle(&Py::Dict(host), 4),
+        &Note,
+        &["pinned host memory", "the unknown key `future_key`", "\"requested_bytes\": 6000"],
+    );
     let mut other = step();
     if let Py::Dict(pairs) = &mut other {
         pairs[0].1 = Py::List(vec![]);
@@ -345,7 +514,9 @@ fn g_paths() {
     assert!(bench.refusal("read -").contains("nothing came"));
     let said = bench.refusal("read x.pickle -o x.pickle --force");
     assert!(said.contains("the output is one of the inputs"), "{said}");
-    assert!(bench.refusal("read x.pickle --save x.pickle --force").contains("the output is one of the inputs"));
+    assert!(
+        bench.refusal("read x.pickle --save x.pickle --force").contains("the output is one of the inputs")
+    );
     assert!(bench.refusal("read x.pickle -o gone/a.json").contains("its folder does not exist"));
     #[cfg(unix)]
     {

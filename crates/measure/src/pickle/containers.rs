@@ -1,94 +1,12 @@
-//! How lists, dicts and tuples are filled and finished.
+//! How lists, dicts and tuples are filled.
 
 use super::error::Wrong;
 use super::machine::Machine;
-use super::memo::Found;
 use super::opcode as op;
 use super::value::{Home, Table, Value, deeper};
 use crate::snapshot::FrameId;
 
-const CYCLIC: &str = "cyclic: a list or a dict that is in itself, or is added to after it was used";
-
 impl Machine<'_> {
-    /// Refers to what is on top of the stack by that number of the memo.
-    pub(super) fn memoize(&mut self, id: u32) -> Result<(), Wrong> {
-        let at = self.stack.len().saturating_sub(1);
-        let Some(top) = self.stack.last_mut() else {
-            return Err(Wrong::new("MEMOIZE of nothing"));
-        };
-        let Some(home) = top.home_mut().filter(|home| **home != Home::CLOSED) else {
-            let value = *top;
-            return self.memo.put(id, value);
-        };
-        if *home != Home::NONE && *home != Home(id) {
-            return Err(Wrong::new("one list or dict under two numbers of the memo"));
-        }
-        *home = Home(id);
-        self.memo.open(id, at);
-        Ok(())
-    }
-
-    /// What a number of the memo refers to. A container that stands on the stack and is not being filled is finished by
-    /// that; one that is being filled would be in itself.
-    #[inline]
-    pub(super) fn get(&mut self, id: u32) -> Result<(), Wrong> {
-        match self.memo.usual(id) {
-            Some(value) => self.push(value),
-            None => self.get_unusual(id),
-        }
-    }
-
-    fn get_unusual(&mut self, id: u32) -> Result<(), Wrong> {
-        let value = match self.memo.get(id)? {
-            Found::Value(value) => value,
-            Found::Open(at) => {
-                if self.marks.contains(&(at + 1)) {
-                    return Err(Wrong::new(CYCLIC));
-                }
-                let value = self.stack.get(at).copied().unwrap_or(Value::None);
-                let closed = self.close(value)?;
-                if let Some(place) = self.stack.get_mut(at) {
-                    *place = closed;
-                }
-                closed
-            }
-        };
-        self.push(value)
-    }
-
-    /// A value that is put somewhere or referred to: nothing is added to it after that.
-    pub(super) fn close(&mut self, mut value: Value) -> Result<Value, Wrong> {
-        let home = match value.home_mut() {
-            None => return Ok(value),
-            Some(home) if *home == Home::CLOSED => return Ok(value),
-            Some(home) => std::mem::replace(home, Home::CLOSED),
-        };
-        let closed = match value {
-            Value::LongStack(long, _) => {
-                let frames = self.arena.long.get_mut(long as usize).map(std::mem::take).unwrap_or_default();
-                Value::Stack(self.tables.stack(&frames)?, Home::CLOSED)
-            }
-            Value::Dict(dict, _) => match self.tables.row(self.arena.dict(dict))? {
-                Some((table, row)) => {
-                    self.arena.free_dict(dict);
-                    Value::Row(table, row)
-                }
-                None => value,
-            },
-            value => value,
-        };
-        if home != Home::NONE {
-            self.memo.put(home.0, closed)?;
-        }
-        Ok(closed)
-    }
-
-    pub(super) fn pop_mark(&mut self) -> Result<usize, Wrong> {
-        let mark = self.last_mark()?;
-        self.marks.pop();
-        Ok(mark)
-    }
-
     /// A list of frames that are known already, as most of a file is: read without a value for each.
     pub(super) fn list_of_frames(&mut self, home: Home) -> Result<(), Wrong> {
         let Machine { feed, memo, frames, .. } = self;
@@ -134,7 +52,7 @@ impl Machine<'_> {
     }
 
     /// The last mark. It stays until all is well with what is after it, so that a message can say where that was.
-    fn last_mark(&self) -> Result<usize, Wrong> {
+    pub(super) fn last_mark(&self) -> Result<usize, Wrong> {
         self.marks
             .last()
             .copied()
@@ -157,13 +75,13 @@ impl Machine<'_> {
     }
 
     /// Appends the values from a place of the stack on to the list before it.
-    fn append_from(&mut self, from: usize, opcode: &str) -> Result<(), Wrong> {
+    pub(super) fn append_from(&mut self, from: usize, opcode: &str) -> Result<(), Wrong> {
         let Some(at) = from.checked_sub(1) else {
             return Err(Wrong::new(format!("{opcode} without a list")));
         };
         let mut list = self.stack.get(at).copied().unwrap_or(Value::None);
         if list.home_mut().is_some_and(|home| *home == Home::CLOSED) {
-            return Err(Wrong::new(CYCLIC));
+            return Err(Wrong::new(super::CYCLIC));
         }
         if let (Value::EmptyList(home), Some([first, second])) = (list, self.stack.get(from..))
             && let Some(pair) = self.tables.pair(*first, *second)
@@ -280,11 +198,11 @@ impl Machine<'_> {
     }
 
     /// Puts the pairs from a place of the stack on into the dict before it.
-    fn set_from(&mut self, from: usize, opcode: &str, marked: bool) -> Result<(), Wrong> {
+    pub(super) fn set_from(&mut self, from: usize, opcode: &str, marked: bool) -> Result<(), Wrong> {
         let target = from.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let (home, id) = match target {
             Some(Value::EmptyDict(Home::CLOSED) | Value::Dict(_, Home::CLOSED)) => {
-                return Err(Wrong::new(CYCLIC));
+                return Err(Wrong::new(super::CYCLIC));
             }
             Some(Value::EmptyDict(home)) => (home, None),
             Some(Value::Dict(id, home)) => (home, Some(id)),
@@ -293,7 +211,7 @@ impl Machine<'_> {
             }
             None => return Err(Wrong::new(format!("{opcode} without a dict"))),
         };
-        if (self.stack.len() - from) % 2 != 0 {
+        if !(self.stack.len() - from).is_multiple_of(2) {
             return Err(Wrong::new(format!("{opcode} with a key that has no value")));
         }
         self.tables.pairs.clear();
@@ -376,47 +294,6 @@ impl Machine<'_> {
         match pair {
             Some(pair) => self.push(Value::Pair(pair)),
             None => self.push(Value::Other(deeper(depth)?, Home::CLOSED)),
-        }
-    }
-}
-
-impl Machine<'_> {
-    /// What can be kept of a file that ended before its STOP: every container that was begun, without what was not
-    /// finished in it.
-    pub(crate) fn salvage(&mut self) -> Option<Value> {
-        self.frames.clear();
-        while let Some(mark) = self.marks.last().copied() {
-            let target = mark.checked_sub(1)?;
-            let list = match self.stack.get(target)? {
-                Value::EmptyDict(_) | Value::Dict(..) => false,
-                _ => true,
-            };
-            if list {
-                self.drop_unfinished();
-                self.stack.truncate(self.stack.len().max(mark));
-                if self.append_from(mark, "APPENDS").is_err() {
-                    self.stack.truncate(mark);
-                }
-                self.marks.pop();
-            } else if target == 0 {
-                let odd = (self.stack.len() - mark) % 2;
-                self.stack.truncate(self.stack.len() - odd);
-                if self.set_from(mark, "SETITEMS", true).is_err() {
-                    return None;
-                }
-            } else {
-                self.stack.truncate(target);
-                self.marks.pop();
-            }
-        }
-        let top = self.stack.first().copied()?;
-        self.close(top).ok()
-    }
-
-    /// The last item of a list, if it is a dict or a list that has nothing in it yet.
-    fn drop_unfinished(&mut self) {
-        if let Some(Value::EmptyDict(_) | Value::Text(_) | Value::Dict(..)) = self.stack.last() {
-            self.stack.pop();
         }
     }
 }

@@ -46,12 +46,12 @@ impl<'a> Machine<'a> {
     }
 
     /// Reads to STOP.
-    pub(crate) fn run(&mut self) -> Result<Ended, Fault> {
+    pub(crate) fn run(&mut self) -> Result<Ended, Box<Fault>> {
         self.header().and_then(|()| self.body()).map_err(|wrong| self.fault(wrong))
     }
 
     /// The fault with the place where the machine stands.
-    fn fault(&self, wrong: Wrong) -> Fault {
+    fn fault(&self, wrong: Wrong) -> Box<Fault> {
         let mut path = path::path(&self.stack, &self.marks, &self.arena, self.tables.texts());
         if let Some(key) = wrong.key {
             let dot = if path.is_empty() { "" } else { "." };
@@ -63,7 +63,7 @@ impl<'a> Machine<'a> {
             cause = format!("{cause}; {} events before it are sound", grouped(events));
         }
         let (offset, mend, salvage) = (self.feed.offset(), wrong.mend, wrong.salvage);
-        Fault { offset, path, cause, mend, salvage, reading: None }
+        Box::new(Fault { offset, path, cause, mend, salvage, reading: None })
     }
 
     /// What reading the file itself ran into, if that is why it ended.
@@ -292,7 +292,8 @@ impl<'a> Machine<'a> {
             op::GLOBAL => {
                 self.feed.want(256);
                 let line = self.feed.ready();
-                let mut lines = line.get(1..256.min(line.len())).unwrap_or_default().split(|byte| *byte == b'\n');
+                let mut lines =
+                    line.get(1..256.min(line.len())).unwrap_or_default().split(|byte| *byte == b'\n');
                 let mut word = || String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
                 let (module, name) = (word(), word());
                 callable(&format!("{module}.{name}"), "GLOBAL")

@@ -12,10 +12,12 @@
 mod containers;
 mod error;
 mod feed;
+mod handles;
 mod machine;
 mod memo;
 mod opcode;
 mod path;
+mod salvage;
 mod value;
 
 pub(crate) use error::{Fault, Wrong};
@@ -31,5 +33,7 @@ const MOST_WAITING: usize = 1_000_000;
 const MOST_ENTRIES: usize = 1_000_000;
 /// How deep containers may lie in one another. A snapshot has six levels.
 const MOST_DEPTH: usize = 64;
+/// Why a container may not be added to.
+const CYCLIC: &str = "cyclic: a list or a dict that is in itself, or is added to after it was used";
 /// The longest line of the text opcodes of protocol 0.
 const MOST_LINE: usize = 4096;

@@ -13,6 +13,7 @@ mod settings;
 mod stacks;
 mod tables;
 mod texts;
+mod values;
 
 pub use events::{Action, Event, Events, PoolId, StreamId};
 pub use read::{Options, Progress, read};

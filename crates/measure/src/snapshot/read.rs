@@ -36,7 +36,7 @@ pub fn read(file: &mut Binary, options: Options, progress: Progress<'_>) -> Resu
         Ok(ended) => ended,
         Err(fault) => {
             let reading = failed.map(|(kind, _)| file.explain(&kind.into()));
-            return Err(Fault { reading, ..fault }.problem(&name));
+            return Err(Fault { reading, ..*fault }.problem(&name));
         }
     };
     let mut snapshot = tables.assemble(top, &arena).map_err(|wrong| {

@@ -11,4 +11,5 @@ mod shared;
 mod timeline;
 mod trace;
 mod truth;
+#[allow(dead_code)] // raw opcodes are for the tests of the command line
 mod writer;

@@ -18,7 +18,10 @@ fn a_step_in_every_protocol() {
         let snapshot = open(pickle(&step(), protocol)).unwrap();
         let device = measure(&snapshot);
         assert_eq!(device.events(), 4, "protocol {protocol}");
-        assert_eq!((device.requested.start, device.requested.peak, device.requested.event), (1000, 6000, Some(1)));
+        assert_eq!(
+            (device.requested.start, device.requested.peak, device.requested.event),
+            (1000, 6000, Some(1))
+        );
         assert_eq!((device.allocated.peak, device.active.end), (1024 + 3072 + 2048, 1024 + 2048));
         assert_eq!((device.reserved.start, device.reserved.peak), (2 << 20, 2 << 20));
         assert_eq!(device.end.rounding_waste(), 24 + 48);
@@ -60,8 +63,10 @@ fn a_window_of_events_has_its_own_peak() {
 #[test]
 fn the_ledger_has_the_phases_and_the_peak() {
     let snapshot = open_value(&step()).unwrap();
-    let phases: Vec<(Phase, u32)> =
-        spans(&snapshot, 0, &PhaseNames::default()).into_iter().map(|span| (span.phase, span.first)).collect();
+    let phases: Vec<(Phase, u32)> = spans(&snapshot, 0, &PhaseNames::default())
+        .into_iter()
+        .map(|span| (span.phase, span.first))
+        .collect();
     assert_eq!(phases, [(Phase::Forward, 0), (Phase::Backward, 1)]);
     for most in [u64::MAX, 0] {
         let measured = MeasuredLedger::within(&snapshot, 0, &PhaseNames::default(), most).unwrap();
@@ -96,7 +101,9 @@ fn legacy_shapes() {
     assert_eq!(measure(&snapshot).allocated.peak, 1024 + 2048);
 
     // 1.12 to 2.0: blocks without an address, their past in `history`
-    let past = |size: i64| Py::List(vec![dict([("addr", BASE.into()), ("real_size", size.into()), ("frames", stack(5))])]);
+    let past = |size: i64| {
+        Py::List(vec![dict([("addr", BASE.into()), ("real_size", size.into()), ("frames", stack(5))])])
+    };
     let block = |size: i64, state: &str, past: Option<Py>| {
         let mut pairs = vec![("size".into(), size.into()), ("state".into(), state.into())];
         pairs.extend(past.map(|past| ("history".into(), past)));
@@ -194,7 +201,41 @@ fn shared_lists_long_stacks_and_long_traces() {
     let value = dict([("segments", Py::List(vec![])), ("device_traces", Py::List(vec![Py::List(trace)]))]);
     let snapshot = open_value(&value).unwrap();
     let stack = snapshot.events.get(2099).unwrap().stack;
-    assert_eq!((snapshot.events.len(), snapshot.stacks.count()), (2100, 3), "the empty one, the first batch, the whole");
+    assert_eq!(
+        (snapshot.events.len(), snapshot.stacks.count()),
+        (2100, 3),
+        "the empty one, the first batch, the whole"
+    );
     assert_eq!(snapshot.stacks.frames(stack).len(), 2500);
     assert_eq!(measure(&snapshot).requested.peak, 2100 * 512);
+}
+
+#[test]
+fn what_is_sound_of_a_damaged_file_is_a_prefix_of_the_whole() {
+    let whole = pickle(&step(), 4);
+    let all: Vec<_> = open(whole.clone()).unwrap().events.between(0..4).collect();
+    let mut most = 0;
+    for end in 0..whole.len() {
+        let Ok(part) = salvage(&whole[..end]) else { continue };
+        let count = u32::try_from(part.events.len()).unwrap();
+        assert!(!part.whole && count >= most, "{end}: {count}");
+        assert!(part.events.between(0..count).eq(all[..count as usize].iter().copied()), "{end}");
+        if count > 0 {
+            assert_eq!((part.trace(0).len(), part.segments.len()), (count as usize, 1), "{end}");
+        }
+        most = count;
+    }
+    assert_eq!(most, 4);
+}
+
+#[test]
+fn lines_of_64_bits_and_words_that_are_no_text() {
+    let one = frame("/proj/a.py", u64::MAX.into(), "f");
+    let value = dict([(
+        "device_traces",
+        Py::List(vec![Py::List(vec![event("alloc", BASE, 512, 1, Py::List(vec![one]))])]),
+    )]);
+    let snapshot = open_value(&value).unwrap();
+    let stack = snapshot.events.get(0).unwrap().stack;
+    assert_eq!(snapshot.stacks.frames(stack).next().unwrap().line, Some(u64::MAX));
 }

@@ -15,7 +15,10 @@ pub(crate) fn frame(file: &str, line: i128, name: &str) -> Py {
 
 /// A stack that the events of one call share: number 100 and on.
 pub(crate) fn stack(number: u32) -> Py {
-    let torch = Py::Shared(1, Box::new(frame("/env/lib/python3.12/site-packages/torch/nn/functional.py", 10, "linear")));
+    let torch = Py::Shared(
+        1,
+        Box::new(frame("/env/lib/python3.12/site-packages/torch/nn/functional.py", 10, "linear")),
+    );
     let user = Py::Shared(10 + number, Box::new(frame("/proj/train.py", i128::from(number), "step")));
     Py::Shared(100 + number, Box::new(Py::List(vec![torch, user])))
 }

@@ -164,7 +164,7 @@ fn by_user_frame(at_peak: &[Live], lines: &UserLines<'_>) -> Vec<Value> {
         *sums.entry(lines.name(lines.owner(live.stack, live.event.is_some()))).or_default() += live.requested;
     }
     let mut sums: Vec<(String, u64)> = sums.into_iter().collect();
-    sums.sort_by(|a, b| b.1.cmp(&a.1));
+    sums.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     sums.into_iter().take(5).map(|(name, bytes)| json!([name, bytes])).collect()
 }
 

@@ -38,7 +38,8 @@ pub(crate) fn dict<const N: usize>(pairs: [(&str, Py); N]) -> Py {
 
 /// The pickle of a value.
 pub(crate) fn pickle(value: &Py, protocol: u8) -> Vec<u8> {
-    let mut writer = Writer { protocol, out: Vec::new(), texts: BTreeMap::new(), shared: BTreeMap::new(), next: 0 };
+    let mut writer =
+        Writer { protocol, out: Vec::new(), texts: BTreeMap::new(), shared: BTreeMap::new(), next: 0 };
     writer.value(value);
     writer.out.push(b'.');
     let mut file = vec![0x80, protocol];
@@ -191,10 +192,7 @@ impl Writer {
             let bytes = number.to_le_bytes();
             let filler = if number < 0 { 0xff } else { 0 };
             let mut length = 16;
-            while length > 1
-                && bytes[length - 1] == filler
-                && (bytes[length - 2] >= 0x80) == (number < 0)
-            {
+            while length > 1 && bytes[length - 1] == filler && (bytes[length - 2] >= 0x80) == (number < 0) {
                 length -= 1;
             }
             self.out.extend([0x8a, u8::try_from(length).unwrap()]);
