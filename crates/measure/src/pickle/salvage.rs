@@ -16,7 +16,9 @@ impl Machine<'_> {
                     self.stack.truncate(mark);
                 }
                 self.marks.pop();
+                self.end_single(target);
             } else if target == 0 {
+                self.end_single(self.stack.len().saturating_sub(1));
                 let odd = (self.stack.len() - mark) % 2;
                 self.stack.truncate(self.stack.len() - odd);
                 if self.set_from(mark, "SETITEMS", true).is_err() {
@@ -29,6 +31,19 @@ impl Machine<'_> {
         }
         let top = self.stack.first().copied()?;
         self.close(top).ok()
+    }
+
+    /// Puts a list that was ended into the list that it alone is in: the traces of one device are written so.
+    fn end_single(&mut self, inner: usize) {
+        let is_key =
+            |at: Option<usize>| at.is_some_and(|at| matches!(self.stack.get(at), Some(Value::Text(_))));
+        let is_alone = matches!(
+            inner.checked_sub(1).and_then(|outer| self.stack.get(outer)),
+            Some(Value::EmptyList(_) | Value::List(..))
+        );
+        if is_alone && is_key(inner.checked_sub(2)) && self.append_from(inner, "APPEND").is_err() {
+            self.stack.truncate(inner);
+        }
     }
 
     /// The last item of a list, if it is a dict or a list that has nothing in it yet.
