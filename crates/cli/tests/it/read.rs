@@ -145,9 +145,3 @@ fn the_ledger_that_is_saved_has_the_same_peak() {
     assert!(bench.answer("show own.json").contains("loss"));
     assert!(bench.refusal("read step.pickle --phase forward").contains("names no phase"));
 }
-
-#[test]
-fn json_is_told_what_it_is() {
-    let said = Bench::new().file("t.json", "{\"traceEvents\": []}").refusal("read t.json");
-    assert!(said.contains("t.json: JSON"), "{said}");
-}

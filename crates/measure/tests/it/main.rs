@@ -5,7 +5,10 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_lossless)] // own small numbers
 #![recursion_limit = "256"] // a row of the truth is one long `json!`
 
+mod made;
 mod model;
+mod naive;
+mod oom_message;
 mod own;
 mod shared;
 mod timeline;
