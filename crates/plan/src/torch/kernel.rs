@@ -136,3 +136,18 @@ pub(crate) fn memory_efficient_backward(q: &Tensor, _k: &Tensor) -> Vec<Tensor> 
         torch.scratch(of_all_heads.saturating_mul(tiles).saturating_mul(64 * 64 + 4), Dtype::F32),
     ]
 }
+
+/// Packing activations to int8 looks for outliers first: magnitudes, and which of them pass the threshold
+/// (`int8_vectorwise_quant`, `bitsandbytes/backends/cuda/ops.py`).
+pub(crate) fn int8_quantization(half: &Tensor) -> Vec<Tensor> {
+    let elements = half.layout().numel();
+    [Dtype::F16, Dtype::Bool].map(|dtype| half.torch().scratch(elements, dtype)).into()
+}
+
+/// An int8 product is summed in int32 and scaled to fp16, of which the result is a copy where it is of another type
+/// (`int8_scaled_mm`, `bitsandbytes/backends/default/ops.py`; `int8_mm_dequant`, `backends/cuda/ops.py`).
+pub(crate) fn int8_product(result: &Tensor) -> Vec<Tensor> {
+    let elements = result.layout().numel();
+    let scaled = (result.dtype() != Dtype::F16).then_some(Dtype::F16);
+    [Dtype::Int32].into_iter().chain(scaled).map(|dtype| result.torch().scratch(elements, dtype)).collect()
+}
