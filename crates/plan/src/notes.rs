@@ -79,9 +79,17 @@ impl Plan {
 
     fn kernels(&self) -> String {
         let workspace = Bytes::new(cublas_workspace(self.options.capability));
+        let routing = match self.architecture.shape.num_experts {
+            0 => "",
+            _ => ", and sorting tokens for experts and adding up their gradients",
+        };
+        let int8 = match self.options.quantize {
+            Some(Quantize::Int8) => ", and int8's packing and products",
+            _ => "",
+        };
         format!(
             "at device level: two cuBLAS workspaces of {workspace}, for the loop's thread and autograd's, and what the \
-             backward kernels of attention, softmax and embedding allocate for themselves"
+             backward kernels of attention, softmax and embedding allocate for themselves{routing}{int8}"
         )
     }
 
