@@ -82,7 +82,7 @@ pub(crate) struct StepArgs {
     /// out, as in r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj; alpha is taken and changes no byte
     #[arg(long, value_name = "r=R,…")]
     lora: Option<LoraArg>,
-    /// Pack the frozen weights of linear modules (bitsandbytes); nf4-double packs their scales too
+    /// Pack the frozen weights of linear modules (bitsandbytes); nf4-double packs their scales too, int8 is load_in_8bit
     #[arg(long, value_enum, value_name = "KIND")]
     quantize: Option<QuantizeArg>,
     /// What stays unquantized becomes fp32 (peft's prepare_model_for_kbit_training)
@@ -148,6 +148,7 @@ values!(AttentionMaskArg for bool {
 values!(QuantizeArg for Quantize {
     Nf4 = "nf4" => Quantize::Nf4,
     Nf4Double = "nf4-double" => Quantize::Nf4Double,
+    Int8 = "int8" => Quantize::Int8,
 });
 values!(AttentionArg for Attention {
     Sdpa = "sdpa" => Attention::Sdpa,

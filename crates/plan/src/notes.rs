@@ -63,6 +63,12 @@ impl Plan {
                  (--loss-in-model)",
             );
         }
+        if self.options.quantize == Some(Quantize::Int8) {
+            list.push(
+                "columns of activations with outliers: int8 modules keep them in their own type and make those of the weight \
+                 whole",
+            );
+        }
         if self.options.offload != Offload::default() {
             list.push(
                 "what pinning adds to copies on the host (torch rounds each up to a power of two), and the process itself there",
@@ -73,9 +79,17 @@ impl Plan {
 
     fn kernels(&self) -> String {
         let workspace = Bytes::new(cublas_workspace(self.options.capability));
+        let routing = match self.architecture.shape.num_experts {
+            0 => "",
+            _ => ", and sorting tokens for experts and adding up their gradients",
+        };
+        let int8 = match self.options.quantize {
+            Some(Quantize::Int8) => ", and int8's packing and products",
+            _ => "",
+        };
         format!(
             "at device level: two cuBLAS workspaces of {workspace}, for the loop's thread and autograd's, and what the \
-             backward kernels of attention, softmax and embedding allocate for themselves"
+             backward kernels of attention, softmax and embedding allocate for themselves{routing}{int8}"
         )
     }
 
@@ -101,6 +115,9 @@ impl Plan {
                     Some(Quantize::Nf4) => ", linear weights packed to nf4 (bitsandbytes)",
                     Some(Quantize::Nf4Double) => {
                         ", linear weights packed to nf4 and their scales to 8 bits (bitsandbytes)"
+                    }
+                    Some(Quantize::Int8) => {
+                        ", linear weights packed to int8 (bitsandbytes; no activation passes the outlier threshold of 6)"
                     }
                 };
                 format!("frozen{packed} but for LoRA adapters of rank {rank} in {dtype} on {targets} (peft)")
@@ -257,7 +274,14 @@ impl Plan {
     }
 
     fn recompute(&self) -> String {
-        match self.options.recompute {
+        let in_contexts = match (self.options.quantize, self.options.recompute) {
+            (Some(Quantize::Int8), recompute) if recompute != Recompute::None => {
+                "; the inputs of int8 modules stay all the same, in the contexts of bitsandbytes' MatMul8bitLt, until the loss \
+                 goes"
+            }
+            _ => "",
+        };
+        let recompute = match self.options.recompute {
             Recompute::None => "none: activations are kept for backward".to_owned(),
             Recompute::Full => "full: every decoder layer is a checkpoint (use_reentrant=False)".to_owned(),
             Recompute::Every(layers) => {
@@ -271,7 +295,8 @@ impl Plan {
                  (create_selective_checkpoint_contexts); eager attention's bmm is computed again"
                     .to_owned()
             }
-        }
+        };
+        recompute + in_contexts
     }
 
     fn offload(&self) -> String {

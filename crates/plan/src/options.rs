@@ -409,6 +409,8 @@ pub enum Quantize {
     Nf4,
     /// The same with scales packed to 8 bits, 256 of them under a scale of their own.
     Nf4Double,
+    /// 8 bits a number, a scale in fp32 for a row: `load_in_8bit` of transformers.
+    Int8,
 }
 
 /// LoRA adapters (peft).

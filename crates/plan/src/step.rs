@@ -123,10 +123,12 @@ fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) ->
     Batch { input_ids: input("input_ids"), attention_mask, labels: input("labels") }
 }
 
-/// What a loop that keeps the model's output keeps: the logits, and by their graph the leaves with their gradients.
+/// What a loop that keeps the model's output keeps: the logits, and by their graph the leaves with their gradients and
+/// the contexts of Python functions.
 struct Output {
     _logits: Option<Tensor>,
     _leaves: Vec<(Tensor, Rc<Leaf>)>,
+    _contexts: Rc<Vec<Tensor>>,
 }
 
 /// The training loop.
@@ -161,7 +163,7 @@ impl Loop<'_> {
         let torch = &self.torch;
         let offload = torch.offload.borrow().clone();
         let begin = |phase| torch.begin(phase, Some(micro_batch));
-        let (loss, output) = torch.autocast(self.options.precision.autocast(), || {
+        let (loss, output, _contexts) = torch.autocast(self.options.precision.autocast(), || {
             begin(Phase::Forward);
             if let Some(offload) = &offload {
                 offload.enter();
@@ -171,12 +173,13 @@ impl Loop<'_> {
             let holds = self.options.loss_in_model || self.options.fused_loss;
             let last_hidden_state = holds.then_some(last_hidden_state);
             let leaves = torch.leaves.take();
+            let contexts = Rc::new(torch.contexts.take());
             *held = None; // a loop that keeps its output overwrites it here
             torch.end();
             begin(Phase::Loss);
             let loss = torch.inside(self.loss_module, || self.loss(&logits, &last_hidden_state, batch));
             drop(last_hidden_state);
-            let output = Output { _logits: logits, _leaves: leaves };
+            let output = Output { _logits: logits, _leaves: leaves, _contexts: contexts.clone() };
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(output);
             let loss = match &self.scaler {
                 Some(scaler) => torch.inside(self.optimizer_module, || scaler.scale(&loss)),
@@ -185,7 +188,7 @@ impl Loop<'_> {
             torch.end();
             begin(Phase::Backward);
             torch.launch("backward"); // autocast's casts of the weights are still there
-            (loss, output)
+            (loss, output, contexts)
         });
         backward(&loss);
         if let Some(offload) = &offload {

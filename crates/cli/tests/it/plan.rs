@@ -433,6 +433,7 @@ fn each_option_does_what_its_word_says() {
     assert_eq!(sgd, peak("--optimizer sgd --momentum 0"), "no momentum, no buffer");
     let packed = |kind: &str| peak(&format!("--seq 1 --precision bf16 --lora r=1 {kind}"));
     assert!(packed("--quantize nf4") < packed(""), "four bits are less than sixteen");
+    assert!(packed("--quantize nf4") < packed("--quantize int8"), "and than eight");
     assert!(packed("--quantize nf4 --prepare-for-kbit") > packed("--quantize nf4"), "fp32 is more than bf16");
     let loss = |option: &str| {
         let options = "--seq 128 --lora r=1 --precision fp16";
@@ -829,7 +830,7 @@ fn steps_that_cannot_be() {
         ("--experts batched_mm", "grouped_mm"),
         ("--expert-imbalance lots", "not a number"),
         ("--quantize nf4", "--lora"),
-        ("--quantize int8 --lora r=8", "nf4-double"),
+        ("--quantize int4 --lora r=8", "nf4-double"),
         ("--prepare-for-kbit --lora r=8", "--quantize nf4"),
         ("--offload cpu", "`cpu` is none of its values"),
         ("--offload=", "choose of `activations`"),

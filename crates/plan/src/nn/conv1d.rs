@@ -1,6 +1,6 @@
 //! `Conv1D` of `transformers/pytorch_utils.py`: a linear layer whose weight is stored `[in, out]`.
 
-use super::{Adapter, Builder};
+use super::{Adapter, Base, Builder};
 use crate::torch::{ModuleId, Tensor, ops};
 
 /// `y = x @ weight + bias`.
@@ -30,7 +30,7 @@ impl Conv1d {
         let result = self.weight.torch().inside(self.module, || ops::addmm(&self.bias, x, &self.weight));
         match &self.adapter {
             None => result,
-            Some(adapter) => adapter.add_to(result, x, false),
+            Some(adapter) => adapter.add_to(result, x, Base::Plain),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `nn.Linear`.
 
-use super::{Adapter, Builder, HEAD, Weight4bit};
+use super::{Adapter, Base, Builder, HEAD, Weight4bit, Weight8bit};
+use crate::options::Quantize;
 use crate::torch::{ModuleId, Tensor, ops};
 use std::borrow::Borrow;
 
@@ -15,7 +16,8 @@ pub(crate) struct Linear {
 /// A weight as it is stored.
 enum Weight {
     Plain(Tensor),
-    Packed(Weight4bit),
+    In4bit(Weight4bit),
+    In8bit(Weight8bit),
 }
 
 impl Linear {
@@ -30,7 +32,10 @@ impl Linear {
         let sizes = [outputs, inputs];
         let weight = match build.quantized.filter(|_| name != HEAD) {
             None => Weight::Plain(build.parameter(module, "weight", &sizes)),
-            Some(quantized) => Weight::Packed(Weight4bit::new(build, module, sizes, quantized)),
+            Some(packing) if packing.quantize == Quantize::Int8 => {
+                Weight::In8bit(Weight8bit::new(build, module, sizes, packing))
+            }
+            Some(packing) => Weight::In4bit(Weight4bit::new(build, module, sizes, packing)),
         };
         let bias = bias.then(|| build.parameter(module, "bias", &[outputs]));
         let adapter = Adapter::of(build, module, name, (inputs, outputs));
@@ -59,7 +64,12 @@ impl Linear {
         let Some(adapter) = &self.adapter else { return self.base(x) };
         let x = x.borrow();
         let result = self.base(x);
-        adapter.add_to(result, x, matches!(self.weight, Weight::Packed(_)))
+        let base = match self.weight {
+            Weight::Plain(_) => Base::Plain,
+            Weight::In4bit(_) => Base::In4bit,
+            Weight::In8bit(_) => Base::In8bit,
+        };
+        adapter.add_to(result, x, base)
     }
 
     /// Without the adapter. What is given by value goes when the product is there.
@@ -68,7 +78,8 @@ impl Linear {
         let torch = x.borrow().torch().clone();
         torch.inside(self.module, || match &self.weight {
             Weight::Plain(weight) => ops::linear(x, weight, bias),
-            Weight::Packed(weight) => weight.forward(x.borrow(), bias),
+            Weight::In4bit(weight) => weight.forward(x.borrow(), bias),
+            Weight::In8bit(weight) => weight.forward(x.borrow()),
         })
     }
 }

@@ -36,13 +36,12 @@ impl Weight4bit {
         let mut state = Vec::new();
         let mut buffer = |name, size: u64, dtype| state.push(build.buffer(module, name, &[size], dtype));
         buffer("weight.quant_map", 16, Dtype::F32);
-        match quantize {
-            Quantize::Nf4 => buffer("weight.absmax", scales, Dtype::F32),
-            Quantize::Nf4Double => {
-                buffer("weight.absmax", scales, Dtype::Byte);
-                buffer("weight.nested_absmax", scales.div_ceil(SCALES_BLOCK), Dtype::F32);
-                buffer("weight.nested_offset", 1, Dtype::F32);
-            }
+        if quantize == Quantize::Nf4Double {
+            buffer("weight.absmax", scales, Dtype::Byte);
+            buffer("weight.nested_absmax", scales.div_ceil(SCALES_BLOCK), Dtype::F32);
+            buffer("weight.nested_offset", 1, Dtype::F32);
+        } else {
+            buffer("weight.absmax", scales, Dtype::F32);
         }
         let scales_in_fp32 =
             (quantize == Quantize::Nf4Double).then(|| build.passing(module, &[scales], Dtype::F32));

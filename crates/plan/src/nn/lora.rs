@@ -17,6 +17,14 @@ pub(crate) struct Adapter {
     dtype: Dtype,
 }
 
+/// How the weight of the module beside an adapter is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    Plain,
+    In4bit,
+    In8bit,
+}
+
 impl Lora {
     /// Whether a module of that name gets an adapter; the output head does not by `all-linear`.
     fn targets(&self, name: &str) -> bool {
@@ -57,12 +65,14 @@ impl Adapter {
     }
 
     /// What the frozen module put out and the adapter's part, in the type of the former. Where the module's weight is
-    /// packed peft copies first what it put out, and leaves types to autocast where that runs (`peft/tuners/lora/bnb.py`).
-    pub(crate) fn add_to(&self, result: Tensor, x: &Tensor, is_packed: bool) -> Tensor {
+    /// packed peft leaves types to autocast where that runs, and of 4 bits copies first what it put out
+    /// (`peft/tuners/lora/bnb.py`).
+    pub(crate) fn add_to(&self, result: Tensor, x: &Tensor, base: Base) -> Tensor {
         let torch = result.torch().clone();
         torch.inside(self.module, || {
             let dtype = result.dtype();
-            let result = if is_packed { ops::clone(result) } else { result };
+            let is_packed = base != Base::Plain;
+            let result = if base == Base::In4bit { ops::clone(result) } else { result };
             let casts = !is_packed || torch.autocast_dtype().is_none();
             let x = if casts && x.dtype() != self.dtype {
                 let copy = ops::to_copy(x, self.dtype);

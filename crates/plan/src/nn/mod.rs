@@ -6,6 +6,7 @@ mod embedding;
 mod frozen;
 mod linear;
 mod linear4bit;
+mod linear8bit;
 mod lora;
 mod norm;
 mod rotary;
@@ -14,7 +15,8 @@ pub(crate) use conv1d::Conv1d;
 pub(crate) use embedding::Embedding;
 pub(crate) use linear::Linear;
 pub(crate) use linear4bit::Weight4bit;
-pub(crate) use lora::Adapter;
+pub(crate) use linear8bit::Weight8bit;
+pub(crate) use lora::{Adapter, Base};
 pub(crate) use norm::{Norm, NormKind};
 pub(crate) use rotary::{
     Rejoin, RotaryEmbedding, apply_interleaved_rotary, apply_partial_rotary, apply_rotary, partial_width,

@@ -86,6 +86,7 @@ impl Frame {
         let purpose = torch.purpose.replace(ACTIVATION);
         let grad_enabled = torch.grad_enabled.replace(true);
         let again = torch.recomputing(true);
+        let contexts = torch.contexts.borrow().len();
         torch.autocast(self.autocast, || {
             let input = self.input.unpack().with_edge(self.edge.clone());
             if let Some(selected) = &self.selected {
@@ -96,6 +97,8 @@ impl Frame {
             torch.halted.set(false);
         });
         torch.recomputing(again);
+        let of_the_second_run = torch.contexts.borrow_mut().split_off(contexts);
+        drop(of_the_second_run); // the graph of the second run goes at once
         torch.grad_enabled.set(grad_enabled);
         torch.purpose.set(purpose);
     }

@@ -74,6 +74,22 @@ pub(crate) fn rule(op: &str) -> Option<(&'static str, &'static str)> {
             "the sums `dout · out` and the queries' gradient in fp32, in tiles of 64 × 64 with a lock each",
             "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h",
         ),
+        "index_put" => (
+            "the places in one number a row, sorted, with the order that they had and came to: four numbers of 8 bytes a row",
+            "aten/src/ATen/native/cuda/Indexing.cu",
+        ),
+        "sort" => (
+            "a count of what is sorted, 8 bytes each, above 4096 of them",
+            "aten/src/ATen/native/cuda/Sort.cu",
+        ),
+        "int8_vectorwise_quant" => (
+            "the magnitudes in fp16 and which of them pass the outlier threshold",
+            "bitsandbytes/backends/cuda/ops.py",
+        ),
+        "int8_mixed_scaled_mm" => (
+            "the product in int32, and in fp16 where the result is of another type",
+            "bitsandbytes/backends/cuda/ops.py",
+        ),
         _ => return None,
     })
 }
@@ -135,4 +151,58 @@ pub(crate) fn memory_efficient_backward(q: &Tensor, _k: &Tensor) -> Vec<Tensor> 
         torch.scratch(of_all_heads.saturating_mul(length), Dtype::F32),
         torch.scratch(of_all_heads.saturating_mul(tiles).saturating_mul(64 * 64 + 4), Dtype::F32),
     ]
+}
+
+/// Adding rows into places that may be the same sorts the places first: each as one number, those sorted, a count, and the
+/// order that it comes to (`index_put_with_sort_kernel`, `aten/src/ATen/native/cuda/Indexing.cu`). What CUB takes to sort is
+/// not here.
+pub(crate) fn index_backward(grad: &Tensor, rows: u64) -> Vec<Tensor> {
+    (0..4).map(|_| grad.torch().scratch(rows, Dtype::Int64)).collect()
+}
+
+/// Sorting more than 4096 numbers at once goes by a count of them (`segmented_sort_large_segments`,
+/// `aten/src/ATen/native/cuda/Sort.cu`; `should_use_small_sort`, `Sort.h`).
+pub(crate) fn sort(a: &Tensor) -> Option<Tensor> {
+    let numbers = a.layout().numel();
+    (numbers > 4096).then(|| a.torch().scratch(numbers, Dtype::Int64))
+}
+
+/// Packing activations to int8 looks for outliers first: magnitudes, and which of them pass the threshold
+/// (`int8_vectorwise_quant`, `bitsandbytes/backends/cuda/ops.py`).
+pub(crate) fn int8_quantization(half: &Tensor) -> Vec<Tensor> {
+    let elements = half.layout().numel();
+    [Dtype::F16, Dtype::Bool].map(|dtype| half.torch().scratch(elements, dtype)).into()
+}
+
+/// An int8 product is summed in int32 and scaled to fp16, of which the result is a copy where it is of another type
+/// (`int8_scaled_mm`, `bitsandbytes/backends/default/ops.py`; `int8_mm_dequant`, `backends/cuda/ops.py`).
+pub(crate) fn int8_product(result: &Tensor) -> Vec<Tensor> {
+    let elements = result.layout().numel();
+    let scaled = (result.dtype() != Dtype::F16).then_some(Dtype::F16);
+    [Dtype::Int32].into_iter().chain(scaled).map(|dtype| result.torch().scratch(elements, dtype)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that a kernel takes inside itself, by pencil.
+    #[test]
+    fn scratch_of_routing_and_of_int8() {
+        let torch = Torch::new(0, None);
+        let tensor = |elements, dtype| torch.empty(Layout::contiguous(&[elements]), dtype);
+        let taken = |scratch: Vec<Tensor>| {
+            let tape = torch.tape.borrow();
+            let bytes =
+                |tensor: &Tensor| tape.stored.get(tensor.storage_id().0 as usize).map(|stored| stored.bytes);
+            scratch.iter().filter_map(bytes).sum::<u64>()
+        };
+        torch.launch("index_put");
+        assert_eq!(taken(index_backward(&tensor(1, Dtype::Bf16), 6400)), 4 * 6400 * 8);
+        assert_eq!(taken(sort(&tensor(4096, Dtype::Int64)).into_iter().collect()), 0);
+        assert_eq!(taken(sort(&tensor(4160, Dtype::Int64)).into_iter().collect()), rounded(4160 * 8));
+        assert_eq!(taken(int8_quantization(&tensor(1 << 20, Dtype::F16))), 3 << 20);
+        assert_eq!(taken(int8_product(&tensor(1 << 20, Dtype::F16))), 4 << 20);
+        assert_eq!(taken(int8_product(&tensor(1 << 20, Dtype::Bf16))), 6 << 20);
+    }
 }

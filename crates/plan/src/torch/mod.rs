@@ -53,6 +53,8 @@ pub(crate) struct Torch {
     cublas: (Cell<bool>, Cell<bool>),
     /// Leaves that are no parameters, made in this forward pass. The graph keeps them as long as its output lives.
     pub(crate) leaves: RefCell<Vec<(Tensor, Rc<Leaf>)>>,
+    /// What Python functions keep in their context: no hook sees it, and it goes with the whole graph.
+    pub(crate) contexts: RefCell<Vec<Tensor>>,
     hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
     /// The parameters that lie on the host, if they do.
     pub(crate) offload: RefCell<Option<Rc<ParameterOffload>>>,
@@ -84,6 +86,7 @@ impl Torch {
             cublas_workspace: kernel::cublas_workspace(capability),
             cublas: (Cell::new(false), Cell::new(false)),
             leaves: RefCell::new(Vec::new()),
+            contexts: RefCell::new(Vec::new()),
             hooks: RefCell::new(Vec::new()),
             offload: RefCell::new(None),
             selected: RefCell::new(None),

@@ -106,7 +106,8 @@ fn compare(name: &str, planned: &[OpTotal], log: &Value) -> Result<(), String> {
         .map(|row| {
             let text = |i: usize| row[i].as_str().unwrap().to_owned();
             let op = text(2);
-            let op = op.strip_suffix(".default").unwrap_or(&op).to_owned();
+            let op = op.strip_suffix(".default").unwrap_or(&op);
+            let op = op.strip_prefix("bitsandbytes.").unwrap_or(op).to_owned();
             (text(0), text(1), op, row[4].as_u64().unwrap())
         })
         .filter(|(_, _, op, _)| !FREE.contains(&op.as_str()))

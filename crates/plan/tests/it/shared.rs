@@ -82,7 +82,7 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
     });
     let options = Options {
         lora,
-        quantize: None,
+        quantize: (job["int8"] == true).then_some(Quantize::Int8),
         loss_in_model: false,
         padded: job["padded"] == true,
         prepare_for_kbit: false,

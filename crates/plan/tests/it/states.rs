@@ -4,7 +4,7 @@ use peakledger_core::Category;
 use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
-use peakledger_plan::{Step, plan};
+use peakledger_plan::{Dtype, Step, plan};
 use std::collections::BTreeMap;
 
 /// A model of one layer under an optimizer: its optimizer states by name.
@@ -18,6 +18,32 @@ fn states_under(optimizer: OptimizerKind) -> BTreeMap<String, u64> {
     let ledger = plan(architecture, options).unwrap().ledger(Step::Steady).unwrap();
     let states = ledger.states().iter().filter(|state| state.category == Category::OptimizerState);
     states.map(|state| (state.name.to_string(), state.bytes.get())).collect()
+}
+
+/// `Linear8bitLt`: a byte a number and four a row; while a weight is packed it is there as it was loaded and in fp16 too.
+#[test]
+fn weights_of_eight_bits() {
+    let config = serde_json::json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": true, "max_position_embeddings": 64,
+    });
+    let architecture = Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap();
+    let options = Options {
+        quantize: Some(Quantize::Int8),
+        lora: Some(Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear }),
+        precision: Precision::Bf16,
+        ..Options::default()
+    };
+    let plan = plan(architecture, options).unwrap();
+    let ledger = plan.ledger(Step::Steady).unwrap();
+    let bytes = |name: &str| {
+        ledger.states().iter().find(|state| state.name.as_ref() == name).map(|state| state.bytes.get())
+    };
+    assert_eq!(bytes("model.layers.0.mlp.down_proj.weight"), Some(64 * 96));
+    assert_eq!(bytes("model.layers.0.mlp.down_proj.SCB"), Some(512));
+    assert_eq!(bytes("model.embed_tokens.weight"), Some(1000 * 64 * 2));
+    let load = &plan.first.phases[0];
+    assert!(load.peak.get() >= load.end.get(), "{load:?}");
 }
 
 /// `bitsandbytes.optim.Lion`: four bytes a number, though the numbers have two.

@@ -60,7 +60,8 @@ fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
     same("trainable".to_owned(), plan.trainable, row["trainable"].as_u64().unwrap());
     for (step, key) in [(&plan.first, "first_step"), (&plan.steady, "steady_step")] {
         let truth = phases(&row[key]);
-        let mut held = if key == "first_step" { 0 } else { held_by_tracker(&row["job"]) };
+        let micro_batches = row["job"]["accum"].as_u64().unwrap_or(1);
+        let mut held = if key == "first_step" { 0 } else { micro_batches * held_by_tracker(&row["job"]) };
         for (phase, peak, end) in figures(step) {
             let (true_peak, true_end) = truth[&phase];
             same(format!("{key} {phase} peak"), peak + held, true_peak);

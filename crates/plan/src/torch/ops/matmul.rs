@@ -6,7 +6,7 @@ use super::view::{contiguous, reshape};
 use crate::torch::autocast::lowered;
 use crate::torch::autograd::{record, recorded};
 use crate::torch::cost::product_flops;
-use crate::torch::{Dtype, Layout, Tensor, Torch};
+use crate::torch::{Dtype, Layout, Tensor, Torch, kernel};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
 
@@ -198,6 +198,52 @@ pub(crate) fn matmul_4bit(
         let rows = contiguous(grad);
         let for_x = gemm("mm", [&rows, &weight], layout.clone(), rows.size(-1));
         drop(weight);
+        smallvec![Some(for_x)]
+    })
+}
+
+/// `bitsandbytes.matmul(x, packed, bias)` (`MatMul8bitLt`): `x` is packed too, row by row, and what it was stays in the
+/// context of the function, where no hook of a checkpoint or an offload sees it. Backward makes the weight of `[out, in]` whole
+/// in the type of `x`.
+pub(crate) fn matmul_8bit(x: &Tensor, packed: &Tensor, row_scales: &Tensor, sizes: [u64; 2]) -> Tensor {
+    let torch = x.torch();
+    let [outputs, inputs] = sizes;
+    let mut result_sizes: SmallVec<[u64; 5]> = SmallVec::from_slice(x.sizes());
+    if let Some(last) = result_sizes.last_mut() {
+        *last = outputs;
+    }
+    let tokens = x.layout().numel() / inputs.max(1);
+    let rows = torch.without_grad(|| reshape(x, &[tokens, inputs]));
+    let half = torch.without_grad(|| to(&rows, Dtype::F16));
+    let quantized =
+        output(torch, "int8_vectorwise_quant", Layout::contiguous(&[tokens, inputs]), Dtype::Byte);
+    torch.reads(&[&half]);
+    let row_stats = torch.empty(Layout::contiguous(&[tokens]), Dtype::F32);
+    drop((kernel::int8_quantization(&half), half));
+    torch.launch("int8_mixed_scaled_mm");
+    let layout = Layout::contiguous(&result_sizes);
+    // cards do more products of int8 in a second than of fp16, but not all of them
+    torch.multiplies(product_flops(layout.numel(), inputs), Dtype::F16);
+    torch.reads(&[&quantized, packed]);
+    let result = torch.empty(layout, x.dtype());
+    drop(kernel::int8_product(&result));
+    drop((quantized, row_stats));
+    if !recorded(torch, &[x]) {
+        return result;
+    }
+    torch.contexts.borrow_mut().push(rows.kept());
+    let (held, layout, dtype) = ((packed.clone(), row_scales.clone()), x.layout().packed(), x.dtype());
+    record(result, &[x], move |grad| {
+        let torch = grad.torch();
+        let rows = contiguous(grad);
+        let whole = output(torch, "_to_copy", Layout::contiguous(&sizes), dtype);
+        torch.reads(&[&held.0]);
+        let scales = output(torch, "mul.Tensor", Layout::contiguous(&[outputs, 1]), Dtype::F32);
+        torch.launch("mul_.Tensor");
+        drop(scales);
+        let rows = to(&rows, dtype);
+        let for_x = gemm("mm", [&rows, &whole], layout.clone(), outputs);
+        drop(whole);
         smallvec![Some(for_x)]
     })
 }

@@ -19,7 +19,7 @@ pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
 pub(crate) use fused_loss::fused_linear_cross_entropy;
 pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last, embedding};
 pub(crate) use loss::{log_softmax, nll_loss};
-pub(crate) use matmul::{addmm, grouped_mm, linear, matmul, matmul_4bit};
+pub(crate) use matmul::{addmm, grouped_mm, linear, matmul, matmul_4bit, matmul_8bit};
 pub(crate) use norm::layer_norm;
 pub(crate) use pointwise::{
     add, add_scalar, bitwise_not, cos, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new,

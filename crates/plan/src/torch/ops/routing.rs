@@ -3,7 +3,7 @@
 use super::pointwise::like;
 use super::{one, output};
 use crate::torch::autograd::{record, recorded};
-use crate::torch::{Dtype, Layout, Saved, Tensor, Torch};
+use crate::torch::{Dtype, Layout, Saved, Tensor, Torch, kernel};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
 use std::rc::Rc;
@@ -48,6 +48,7 @@ pub(crate) fn scatter_in_place(a: &Tensor) {
 pub(crate) fn sort(a: &Tensor) -> (Tensor, Tensor) {
     let values = like("sort", a, a.layout().packed());
     let indices = a.torch().empty(a.layout().packed(), Dtype::Int64);
+    drop(kernel::sort(a));
     (values, indices)
 }
 
@@ -88,9 +89,11 @@ pub(crate) fn index(a: impl Borrow<Tensor>, indices: &[&Tensor]) -> Tensor {
     let saved: SmallVec<[Saved; 2]> = indices.iter().map(|index| index.save()).collect();
     let from = a.layout().packed();
     record(rows(), &[a], move |grad| {
-        let _indices: SmallVec<[Tensor; 2]> = saved.iter().map(Saved::unpack).collect();
+        let indices: SmallVec<[Tensor; 2]> = saved.iter().map(Saved::unpack).collect();
         let _zeros = output(grad.torch(), "new_zeros", from.clone(), grad.dtype());
-        one(like("index_put", grad, from.clone()))
+        let for_a = like("index_put", grad, from.clone());
+        drop(kernel::index_backward(grad, indices.first().map_or(0, |first| first.size(0))));
+        one(for_a)
     })
 }
 
