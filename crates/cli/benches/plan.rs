@@ -1,5 +1,5 @@
 //! `cargo bench -p peakledger-cli --bench plan`: a plan in process and as a whole process, how it grows with layers,
-//! micro-batches and sequence, and, where torch is there, what its own op-level tracker takes for the same step.
+//! micro-batches and sequence, many plans of different options on two threads, and, where torch is there, what its own op-level tracker takes for the same step.
 //!
 //! Set `PEAKLEDGER_TORCH_PYTHON` to a python with torch and transformers for the last part.
 
@@ -7,10 +7,14 @@
 
 use peakledger_plan::catalogue::open_model;
 use peakledger_plan::config::Architecture;
-use peakledger_plan::options::{Options, Precision};
-use peakledger_plan::plan;
+use peakledger_plan::options::{
+    Attention, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Options, Precision, Quantize,
+    Recompute,
+};
+use peakledger_plan::{Dtype, plan};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn main() {
@@ -30,12 +34,17 @@ fn main() {
     let fit = ["fit", "llama-3.1-8b", "--gpu", "80GiB", "--precision", "bf16"];
     println!("  what fits        {:>9.2?}", best(10, || whole_process(&fit)));
 
+    println!("each knob, in process");
+    for (knob, options) in knobs() {
+        println!("  {knob:<20} {:>9.2?}", best(50, || run(&llama.config, &options)));
+    }
+    many(&llama.config);
     println!("growth");
     for layers in [8, 16, 32, 64, 128] {
         let config = with_layers(llama.config.text(), layers);
         grow("layers", layers, best(50, || run(&config, &options)));
     }
-    for micro_batches in [1, 2, 4, 8, 16] {
+    for micro_batches in [1, 2, 4, 8, 16, 64] {
         let options = Options { gradient_accumulation_steps: micro_batches, ..options.clone() };
         grow("micro-batches", micro_batches, best(50, || run(&llama.config, &options)));
     }
@@ -98,4 +107,55 @@ fn best(times: u32, mut run: impl FnMut()) -> Duration {
         began.elapsed()
     };
     (0..times).map(time).min().unwrap()
+}
+
+/// Plans of different options, each from the config to its contributors, on two threads.
+fn many(llama: &peakledger_input::Source) {
+    const PLANS: usize = 10_000;
+    const THREADS: usize = 2;
+    let variants: Vec<Options> = variants().collect();
+    let architecture = Architecture::read(llama).unwrap();
+    let next = AtomicUsize::new(0);
+    let began = Instant::now();
+    let work = || loop {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        if at >= PLANS {
+            return;
+        }
+        // no two are the same: every round has lengths of its own
+        let round = u64::try_from(at / variants.len()).unwrap();
+        let variant = &variants[at % variants.len()];
+        let options = Options { seq_len: Some(512 + 8 * round), ..variant.clone() };
+        std::hint::black_box(plan(architecture.clone(), options).unwrap().contributors());
+    };
+    std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
+    let time = began.elapsed();
+    println!("{PLANS} plans of {} kinds of options on {THREADS} threads  {time:>9.2?}", variants.len());
+}
+
+/// Every knob, and some together.
+fn variants() -> impl Iterator<Item = Options> {
+    let knobs = knobs().into_iter().map(|(_, options)| options);
+    knobs
+        .flat_map(|options| [1, 2, 4].map(|micro_batch_size| Options { micro_batch_size, ..options.clone() }))
+}
+
+fn knobs() -> Vec<(&'static str, Options)> {
+    let plain = Options { precision: Precision::Bf16, ..Options::default() };
+    let lora = Lora { rank: 16, dropout: 0.05, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+    let offload = |activations, optimizer, parameters| Offload { activations, optimizer, parameters };
+    vec![
+        ("bf16", plain.clone()),
+        ("bf16-mixed", Options { precision: Precision::Bf16Mixed, ..plain.clone() }),
+        ("eager", Options { attention: Attention::Eager, ..plain.clone() }),
+        ("recompute", Options { recompute: Recompute::Full, ..plain.clone() }),
+        ("selective", Options { recompute: Recompute::Selective, ..plain.clone() }),
+        ("lora", Options { lora: Some(lora.clone()), ..plain.clone() }),
+        ("qlora", Options { lora: Some(lora), quantize: Some(Quantize::Nf4), ..plain.clone() }),
+        ("fused", Options { optimizer_impl: Some(OptimizerImpl::Fused), ..plain.clone() }),
+        ("adafactor", Options { optimizer: OptimizerKind::Adafactor, ..plain.clone() }),
+        ("fused-loss", Options { fused_loss: true, ..plain.clone() }),
+        ("offload activations", Options { offload: offload(true, false, false), ..plain.clone() }),
+        ("offload parameters", Options { offload: offload(false, false, true), ..plain }),
+    ]
 }

@@ -1,7 +1,7 @@
 //! What people usually change of a step that does not fit: each a name and options, as a candidate has them.
 
 use peakledger_plan::Dtype;
-use peakledger_plan::options::{OptimizerImpl, OptimizerKind, Options, Recompute};
+use peakledger_plan::options::{Offload, OptimizerImpl, OptimizerKind, Options, Recompute};
 
 /// A change of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,10 @@ pub(crate) struct Change {
 pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
     &[
         &["recompute", "fused"],
+        &["recompute", "fused-loss"],
+        &["recompute", "offload"],
+        &["recompute", "offload-optimizer"],
+        &["fused-loss", "offload-optimizer"],
         &["recompute", "accumulate"],
         &["recompute", "LoRA"],
         &["recompute", "QLoRA"],
@@ -46,10 +50,17 @@ pub(crate) fn changes(options: &Options) -> Vec<Change> {
     let adamw = options.optimizer == OptimizerKind::AdamW;
     let fused = options.optimizer_impl == Some(OptimizerImpl::Fused);
     let can_be_fused = adamw || options.optimizer == OptimizerKind::Sgd;
+    let on_host = options.optimizer != OptimizerKind::AdamW8bit; // its kernels are the card's
     let list = [
         (options.recompute == Recompute::None).then(|| ("recompute", "--recompute full".to_owned())),
         (can_be_fused && !fused).then(|| ("fused", "--optimizer-impl fused".to_owned())),
         accumulated(options).map(|options| ("accumulate", options)),
+        (!options.offload.activations).then(|| ("offload", offload(options, "activations"))),
+        (on_host && !options.offload.has_optimizer())
+            .then(|| ("offload-optimizer", offload(options, "optimizer"))),
+        (on_host && !options.offload.parameters)
+            .then(|| ("offload-parameters", offload(options, "parameters"))),
+        (!options.fused_loss).then(|| ("fused-loss", "--fused-loss".to_owned())),
         options.lora.is_none().then(|| ("LoRA", "--lora r=16,targets=all-linear".to_owned())),
         packed(options).map(|options| ("QLoRA", options.to_owned())),
         (weights == Dtype::F32).then(|| ("bf16", bf16.to_owned())),
@@ -77,6 +88,15 @@ fn accumulated(options: &Options) -> Option<String> {
     let parts = part.unwrap_or(batch);
     let steps = u64::from(options.gradient_accumulation_steps).saturating_mul(parts);
     (parts > 1).then(|| format!("--micro-batch-size {} --gradient-accumulation-steps {steps}", batch / parts))
+}
+
+/// What is offloaded already, and this.
+fn offload(options: &Options, what: &str) -> String {
+    let Offload { activations, optimizer, parameters } = options.offload;
+    let there = [(activations, "activations"), (optimizer, "optimizer"), (parameters, "parameters")];
+    let mut all: Vec<&str> = there.into_iter().filter(|(there, _)| *there).map(|(_, what)| what).collect();
+    all.push(what);
+    format!("--offload {}", all.join(","))
 }
 
 /// Frozen weights in four bits, with adapters.

@@ -174,10 +174,22 @@ pub fn phase_totals(
     // sums of one category wrap around on the way but not in the end: they are parts of totals that fit
     let peaks: Vec<Moment> = phases.iter().map(|phase| phase.moment).collect();
     let mut change = vec![ByCategory::default(); phases.len() + 1];
+    // how many of the peaks lie before each moment: most stays are short and cover none
+    let mut before = vec![0_u32; totals.gpu.len() + 1];
+    for peak in &peaks {
+        if let Some(cell) = before.get_mut(peak.index() + 1) {
+            *cell += 1;
+        }
+    }
+    let mut so_far = 0;
+    before.iter_mut().for_each(|cell| {
+        so_far += *cell;
+        *cell = so_far;
+    });
+    let peaks_before = |moment: usize| before.get(moment).map_or(peaks.len(), |count| *count as usize);
     stays.filter(|stay| stay.device == Device::Gpu).for_each(|stay| {
-        let first = peaks.partition_point(|peak| *peak < stay.start);
-        let after = first + peaks.get(first..).unwrap_or(&[]).partition_point(|peak| *peak <= stay.end);
-        if first == after {
+        let (first, after) = (peaks_before(stay.start.index()), peaks_before(stay.end.index() + 1));
+        if first >= after {
             return;
         }
         let bytes = stay.bytes.get();

@@ -9,6 +9,14 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Picoseconds(pub u128);
 
+impl Picoseconds {
+    /// The difference to another time, negative where that is longer.
+    pub fn minus(self, other: Picoseconds) -> i128 {
+        let difference = i128::try_from(self.0.abs_diff(other.0)).unwrap_or(i128::MAX);
+        if self < other { -difference } else { difference }
+    }
+}
+
 impl fmt::Display for Picoseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_units = |unit: u128| (self.0 + unit / 2) / unit;

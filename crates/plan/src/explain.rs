@@ -75,8 +75,14 @@ impl Plan {
     /// # Errors
     /// Says that nothing has the name, and which one is near.
     pub fn explain(&self, asked: &str, step: Option<Step>) -> Result<Explanation, Problem> {
-        let (outcome, facts) =
-            step::run_recording(&self.architecture, &self.options, self.seq_len, Some(Facts::default()))?;
+        let steps = self.options.gradient_accumulation_steps;
+        let (outcome, facts) = step::run_recording(
+            &self.architecture,
+            &self.options,
+            self.seq_len,
+            steps,
+            Some(Facts::default()),
+        )?;
         let at = self.peak_in(step);
         let asked = Pattern::of(asked);
         let study = Study::new(&outcome.tape, facts.unwrap_or_default(), at.step.step);

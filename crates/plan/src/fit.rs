@@ -6,8 +6,9 @@
 use crate::catalogue::Card;
 use crate::config::Architecture;
 use crate::options::Options;
-use crate::{Plan, Verdict, plan};
+use crate::{Costs, Plan, Verdict, plan};
 use peakledger_core::Bytes;
+use peakledger_input::Problem;
 
 /// A planned step on a card, and how much of it there may be.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Fit {
     pub seq_len: u64,
     /// The device-level peak.
     pub device_peak: Bytes,
+    /// What a steady step costs apart from memory.
+    pub costs: Costs,
     /// Whether it fits.
     pub verdict: Verdict,
     /// The largest micro-batch of sequences as long as these.
@@ -59,19 +62,23 @@ impl Limit {
 
 /// Micro-batches beyond this are not looked for, unless one is asked for.
 const LARGEST_MICRO_BATCH: u64 = 1 << 16;
-/// Micro-batches from the third on are like the second, but that each has its ids and labels on the device.
-const ALIKE_FROM: u32 = 2;
 
 impl Fit {
-    /// Looks for what fits, from a step that is planned.
-    pub fn of(plan: &Plan, card: &Card) -> Fit {
-        let options = Options { seq_len: Some(plan.seq_len), ..plan.options.clone() };
-        let search = Search { architecture: &plan.architecture, options: &options, card };
-        let limit = plan.architecture.shape.max_position_embeddings;
-        Fit {
-            seq_len: plan.seq_len,
-            device_peak: plan.device_peak_in(None).phase.device_peak,
-            verdict: Verdict::of(plan, card, None),
+    /// Looks for what fits of a step.
+    ///
+    /// # Errors
+    /// Names the option that cannot be, or the sum that does not fit into 64 bits.
+    pub fn of(architecture: &Architecture, options: Options, card: &Card) -> Result<Fit, Problem> {
+        let planned = Short::of(architecture, options.clone())?;
+        let options = Options { seq_len: Some(planned.plan.seq_len), ..options };
+        let search = Search { architecture, options: &options, card };
+        let limit = architecture.shape.max_position_embeddings;
+        let device_peak = planned.device_peak();
+        Ok(Fit {
+            seq_len: planned.plan.seq_len,
+            device_peak,
+            costs: planned.costs(),
+            verdict: Verdict::on(device_peak, card),
             micro_batch: search.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
                 given: options.micro_batch_size,
@@ -80,12 +87,12 @@ impl Fit {
             }),
             length: search.largest(Axis {
                 set: |options, amount| options.seq_len = Some(amount),
-                given: plan.seq_len,
+                given: planned.plan.seq_len,
                 most: limit,
                 most_is: Limit::Model,
             }),
             options,
-        }
+        })
     }
 
     /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when things are
@@ -102,6 +109,9 @@ impl Fit {
             expand_kv: theirs.expand_kv,
             recompute: theirs.recompute,
             loss_in_model: theirs.loss_in_model,
+            fused_loss: theirs.fused_loss,
+            offload: theirs.offload,
+            offload_prefetch: theirs.offload_prefetch,
             hold_outputs: theirs.hold_outputs,
             ..mine.clone()
         };
@@ -128,18 +138,8 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn largest(&self, axis: Axis) -> Largest {
-        // with many micro-batches a plan takes long, so the neighbourhood is looked for with few of them
-        let steps = self.options.gradient_accumulation_steps;
-        let (start, stride) = match steps > ALIKE_FROM {
-            true => {
-                let few = |amount| self.needed(axis, amount, ALIKE_FROM);
-                let near = boundary(axis.given, axis.given, axis.most, self.card.total, few);
-                (near.amount.unwrap_or(1), 1)
-            }
-            false => (axis.given, axis.given),
-        };
-        let all = |amount| self.needed(axis, amount, steps);
-        let found = boundary(start, stride, axis.most, self.card.total, all);
+        let needed = |amount| self.needed(axis, amount);
+        let found = boundary(axis.given, axis.given, axis.most, self.card.total, needed);
         let limit = match found.next {
             Next::TooLarge => Limit::Card,
             Next::Unplanned => Limit::Search,
@@ -148,20 +148,50 @@ impl Search<'_> {
         Largest { amount: found.amount, limit }
     }
 
-    /// What a step with that amount takes of the card when it runs only so many of its micro-batches; nothing where it is
-    /// beyond what can be planned.
-    fn needed(&self, axis: Axis, amount: u64, micro_batches: u32) -> Option<Bytes> {
-        let mut options = Options { gradient_accumulation_steps: micro_batches, ..self.options.clone() };
+    /// What a step with that amount takes of the card; nothing where it is beyond what can be planned.
+    fn needed(&self, axis: Axis, amount: u64) -> Option<Bytes> {
+        let mut options = self.options.clone();
         (axis.set)(&mut options, amount);
-        let batch = options.micro_batch_size.checked_mul(options.seq_len?)?.checked_mul(BYTES_OF_A_TOKEN)?;
-        let left_out = u64::from(self.options.gradient_accumulation_steps.saturating_sub(micro_batches));
-        let plan = plan(self.architecture.clone(), options).ok()?;
-        Verdict::of(&plan, self.card, None).needed.checked_add(Bytes::new(batch.checked_mul(left_out)?))
+        let planned = Short::of(self.architecture, options).ok()?;
+        Some(Verdict::on(planned.device_peak(), self.card).needed)
     }
 }
 
-/// An id and a label, both int64.
-const BYTES_OF_A_TOKEN: u64 = 16;
+/// Micro-batches that are planned: the first; the second, which those after it are like; and the last.
+const PLANNED: u32 = 3;
+
+/// A step planned with few of its micro-batches. What the others add is known: their batches, which are on the device all
+/// the time, and what the second costs.
+struct Short {
+    plan: Plan,
+    left_out: u32,
+}
+
+impl Short {
+    fn of(architecture: &Architecture, options: Options) -> Result<Short, Problem> {
+        // what cannot be planned is refused as it is asked for
+        let shape = &architecture.shape;
+        options.check(options.length(shape), shape.num_hidden_layers, shape.num_experts)?;
+        let steps = options.gradient_accumulation_steps;
+        let gradient_accumulation_steps = steps.min(PLANNED);
+        let plan = plan(architecture.clone(), Options { gradient_accumulation_steps, ..options })?;
+        Ok(Short { plan, left_out: steps - gradient_accumulation_steps })
+    }
+
+    /// The device-level peak of the whole step; a size past 64 bits saturates, which no card has.
+    fn device_peak(&self) -> Bytes {
+        let batches = self.plan.bytes_of_a_batch().saturating_mul(u64::from(self.left_out));
+        let planned = self.plan.device_peak_in(None).phase.device_peak;
+        planned.checked_add(Bytes::new(batches)).unwrap_or(Bytes::new(u64::MAX))
+    }
+
+    /// What the whole steady step costs.
+    fn costs(&self) -> Costs {
+        let phases = self.plan.steady.phases.iter();
+        let again: Costs = phases.filter(|phase| phase.micro_batch == Some(1)).map(|phase| phase.costs).sum();
+        self.plan.steady.costs() + again.times(self.left_out)
+    }
+}
 
 /// The last amount that fits, and what one more would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,8 +285,9 @@ fn between(below: Tried, above: Tried, capacity: Bytes, moved_below: bool, turn:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Dtype;
     use crate::catalogue::{CUDA_CONTEXT, card};
-    use crate::options::{Attention, HoldOutputs, Precision, Recompute};
+    use crate::options::{Attention, HoldOutputs, Offload, Precision, Recompute};
     use peakledger_input::Source;
     use std::cell::Cell;
 
@@ -300,10 +331,9 @@ mod tests {
             let scan = |sizes: &[u64], capacity| {
                 sizes.iter().zip(1..).take_while(|(size, _)| **size <= capacity).last().map(|(_, at)| at)
             };
-            let planned = plan(tiny(), options.clone()).unwrap();
             let sizes = lengths.iter().step_by(5).chain(batches.iter().step_by(4));
             for capacity in sizes.flat_map(|size| [size - 1, *size]) {
-                let fit = Fit::of(&planned, &with(capacity));
+                let fit = Fit::of(&tiny(), options.clone(), &with(capacity)).unwrap();
                 let wanted = scan(&lengths, capacity);
                 let limit = if wanted == Some(POSITIONS) { Limit::Model } else { Limit::Card };
                 assert_eq!(fit.length, Largest { amount: wanted, limit }, "{capacity} B, {options:?}");
@@ -319,10 +349,47 @@ mod tests {
         }
     }
 
+    /// A step of many micro-batches peaks where the same step with all of them planned does, and costs as much.
+    #[test]
+    fn a_short_plan_stands_for_the_whole_step() {
+        let plain = Options { micro_batch_size: 3, seq_len: Some(20), ..Options::default() };
+        let held = Options { hold_outputs: HoldOutputs::Step, ..plain.clone() };
+        let offload = Offload { activations: true, ..Offload::default() };
+        for options in [
+            plain.clone(),
+            held.clone(),
+            Options { recompute: Recompute::Full, padded: true, ..held },
+            Options {
+                precision: Precision::Fp16Mixed,
+                grad_scaler: true,
+                clip_grad_norm: true,
+                ..plain.clone()
+            },
+            Options { attention: Attention::Eager, fused_loss: true, ..plain.clone() },
+            Options { offload, offload_prefetch: 1, ..plain.clone() },
+            Options { offload: Offload { parameters: true, ..Offload::default() }, ..plain.clone() },
+            Options { offload: Offload { optimizer: true, ..Offload::default() }, ..plain.clone() },
+            Options {
+                grad_dtype: Some(Dtype::F32),
+                master_weights: Some(Dtype::F32),
+                precision: Precision::Bf16,
+                ..plain.clone()
+            },
+        ] {
+            for gradient_accumulation_steps in [1, 2, 3, 4, 9, 33] {
+                let options = Options { gradient_accumulation_steps, ..options.clone() };
+                let short = Short::of(&tiny(), options.clone()).unwrap();
+                let whole = plan(tiny(), options.clone()).unwrap();
+                assert_eq!(short.device_peak(), whole.device_peak_in(None).phase.device_peak, "{options:?}");
+                assert_eq!(short.costs(), whole.steady.costs(), "{options:?}");
+            }
+        }
+    }
+
     /// Answers are limited by the card, by the model, or by what is looked for.
     #[test]
     fn what_stands_against_one_more_is_said() {
-        let fit = |options: Options, capacity| Fit::of(&plan(tiny(), options).unwrap(), &with(capacity));
+        let fit = |options: Options, capacity| Fit::of(&tiny(), options, &with(capacity)).unwrap();
         let roomy = fit(Options::default(), 1 << 50);
         assert_eq!(roomy.micro_batch, Largest { amount: Some(LARGEST_MICRO_BATCH), limit: Limit::Search });
         assert_eq!(roomy.length, Largest { amount: Some(POSITIONS), limit: Limit::Model });
@@ -374,7 +441,7 @@ mod tests {
 
     #[test]
     fn what_changes_the_training_and_what_does_not() {
-        let fit = |options: Options| Fit::of(&plan(tiny(), options).unwrap(), &with(0));
+        let fit = |options: Options| Fit::of(&tiny(), options, &with(0)).unwrap();
         let given = || Options { micro_batch_size: 4, ..Options::default() };
         let base = fit(given());
         for same in [

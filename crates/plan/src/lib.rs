@@ -39,6 +39,7 @@ mod notes;
 mod optim;
 pub mod options;
 mod plan;
+mod repeat;
 mod step;
 mod torch;
 mod update;

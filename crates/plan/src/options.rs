@@ -1,5 +1,6 @@
 //! The options of a plan: how the step is run. Names and defaults are those of the command line (design §5).
 
+use crate::config::Shape;
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -124,6 +125,11 @@ impl Options {
     /// The type that products are computed in.
     pub(crate) fn compute(&self) -> Dtype {
         self.precision.autocast().or(self.weights_dtype).unwrap_or(self.precision.weights())
+    }
+
+    /// Tokens in a sequence of a model.
+    pub(crate) fn length(&self, shape: &Shape) -> u64 {
+        self.seq_len.unwrap_or_else(|| shape.max_position_embeddings.min(2048))
     }
 
     /// Checks what no type rules out.

@@ -4,7 +4,7 @@ use crate::config::Architecture;
 use crate::options::Options;
 use crate::step::{self, Outcome};
 use crate::torch::Costs;
-use crate::torch::tape::{Mark, NEVER, Once, Ran, Stored, Tape};
+use crate::torch::tape::{Mark, NEVER, Once, Ran, Role, Stored, Tape};
 use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
 use peakledger_core::{ByCategory, Bytes, Moment, Phase, Timeline};
 use peakledger_input::Problem;
@@ -99,7 +99,7 @@ pub struct At<'a> {
 /// # Errors
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
-    let seq_len = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
+    let seq_len = options.length(&architecture.shape);
     options.check(seq_len, architecture.shape.num_hidden_layers, architecture.shape.num_experts)?;
     let positions = architecture.shape.max_position_embeddings;
     if architecture.shape.learned_positions && seq_len > positions {
@@ -135,6 +135,12 @@ impl Plan {
             Step::First => &self.first,
             Step::Steady => &self.steady,
         }
+    }
+
+    /// What the tensors of a micro-batch take of the device.
+    pub(crate) fn bytes_of_a_batch(&self) -> u64 {
+        let of_first = |stored: &&Stored| matches!(stored.role, Role::Input { micro_batch: 0, .. });
+        self.tape.stored.iter().filter(of_first).fold(0, |n: u64, stored| n.saturating_add(stored.bytes))
     }
 
     /// Where the op-level peak stands: in the steady step unless the first is strictly larger.

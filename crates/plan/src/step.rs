@@ -8,6 +8,7 @@ use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_lo
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
+use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
 use crate::torch::offload::{HostParameter, ParameterOffload};
@@ -32,17 +33,40 @@ pub(crate) struct Outcome {
 /// # Errors
 /// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
-    run_recording(arch, options, seq_len, None).map(|(outcome, _)| outcome)
+    if options.gradient_accumulation_steps > RUN
+        && let Some(outcome) = run_repeating(arch, options, seq_len)?
+    {
+        return Ok(outcome);
+    }
+    run_all(arch, options, seq_len)
 }
 
-/// The same, with more facts than a plan needs where a place for them is given.
+/// The same with every micro-batch run.
+pub(crate) fn run_all(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
+    let (outcome, _) = run_recording(arch, options, seq_len, options.gradient_accumulation_steps, None)?;
+    Ok(outcome)
+}
+
+/// The same with few micro-batches run, and the second written down again; nothing where they are not alike.
+pub(crate) fn run_repeating(
+    arch: &Architecture,
+    options: &Options,
+    seq_len: u64,
+) -> Result<Option<Outcome>, Problem> {
+    let (outcome, _) = run_recording(arch, options, seq_len, RUN, None)?;
+    let tape = repeated(outcome.tape, options.gradient_accumulation_steps);
+    Ok(tape.map(|tape| Outcome { tape, ..outcome }))
+}
+
+/// The same with so many micro-batches run, and with more facts than a plan needs where a place for them is given.
 pub(crate) fn run_recording(
     arch: &Architecture,
     options: &Options,
     seq_len: u64,
+    micro_batches: u32,
     facts: Option<Facts>,
 ) -> Result<(Outcome, Option<Facts>), Problem> {
-    let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(options.gradient_accumulation_steps);
+    let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(micro_batches);
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
     let torch = Torch::new(ops, options.capability);
     torch.facts.replace(facts);
@@ -90,7 +114,7 @@ pub(crate) fn run_recording(
     };
     torch.end();
     let mut optimizers = Vec::new();
-    loop_.step(&mut optimizers);
+    loop_.step(micro_batches, &mut optimizers);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
     torch.offload.borrow_mut().take(); // it holds tensors, and these the session
     let facts = torch.facts.take();
@@ -144,10 +168,10 @@ struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    fn step(&self, optimizers: &mut Vec<Optimizer>) {
+    fn step(&self, micro_batches: u32, optimizers: &mut Vec<Optimizer>) {
         let torch = &self.torch;
         let mut held = None;
-        for (micro_batch, batch) in (0u32..).zip(&self.batches) {
+        for (micro_batch, batch) in (0..micro_batches).zip(&self.batches) {
             self.micro_batch(micro_batch, batch, &mut held);
         }
         torch.begin(Phase::Update, None);

@@ -81,6 +81,12 @@ pub(crate) fn seconds(time: Picoseconds) -> f64 {
     time.0 as f64 / 1e12
 }
 
+/// A difference of times with its sign: `+68.80 ms`.
+pub(crate) fn added_time(picoseconds: i128) -> String {
+    let sign = if picoseconds < 0 { "-" } else { "+" };
+    format!("{sign}{}", Picoseconds(picoseconds.unsigned_abs()))
+}
+
 /// A difference of times in seconds, for machine formats.
 #[allow(clippy::cast_precision_loss)] // for people; the exact counts are given with it
 pub(crate) fn signed_seconds(picoseconds: i128) -> f64 {

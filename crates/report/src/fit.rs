@@ -1,14 +1,14 @@
 //! The report of `fit`: whether a step fits a card, the largest micro-batch and length with which it does, and the same for
 //! what could be changed of it.
 
-use crate::figures::spare_or_short;
+use crate::figures::{added_time, signed_seconds, spare_or_short};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, grouped};
 use crate::table::{Cell, Column, Table, clip, entry, prose};
 use crate::{Look, Report, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Fit, Largest, Limit, Plan, Verdict};
+use peakledger_plan::{Fit, Largest, Limit, Plan, TheoreticalTime, Verdict};
 use serde::Serialize;
 use std::io;
 use unicode_width::UnicodeWidthStr;
@@ -52,6 +52,8 @@ struct Line<'a> {
     options: &'a str,
     fit: &'a Fit,
     same_training: bool,
+    /// How much longer it takes than the step as given, in picoseconds, where the card's rates are known.
+    added: Option<i128>,
 }
 
 impl Line<'_> {
@@ -61,6 +63,11 @@ impl Line<'_> {
 
     fn headroom(&self) -> String {
         spare_or_short(self.fit.verdict.headroom())
+    }
+
+    /// `+68.80 ms`.
+    fn added(&self) -> String {
+        self.added.map(added_time).unwrap_or_default()
     }
 }
 
@@ -88,20 +95,31 @@ fn at_most(largest: Largest, one: &str, many: &str) -> String {
     format!("{amount} {unit}{limit}")
 }
 
+/// What is said of an order.
+const CHEAPEST_FIRST: &str = ", those first that cost the least time in theory";
+
 /// What is said of every largest amount.
 const NEXT_TO_NOTHING: &str =
     "at the largest batch or length next to nothing is to spare, also for what is not counted";
 
 impl FitReport<'_> {
     fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        let given = Line { name: AS_GIVEN, options: "", fit: self.fit, same_training: true };
+        let given = Line { name: AS_GIVEN, options: "", fit: self.fit, same_training: true, added: None };
         let changed = self.rows.iter().map(|row| Line {
             name: &row.name,
             options: &row.options,
             fit: &row.fit,
             same_training: row.fit.trains_as(self.fit),
+            added: self.added(row),
         });
         std::iter::once(given).chain(changed)
+    }
+
+    /// How much longer a changed step takes than the step as given.
+    fn added(&self, row: &FitRow) -> Option<i128> {
+        let speeds = self.card.speeds.as_ref()?;
+        let time = |fit: &Fit| Some(TheoreticalTime::of(&fit.costs, speeds)?.step);
+        Some(time(&row.fit)?.minus(time(self.fit)?))
     }
 
     fn verdict_line(&self) -> String {
@@ -135,18 +153,26 @@ impl FitReport<'_> {
             |row: &FitRow| format!("{} ({})", name(&row.name), spare_or_short(row.fit.verdict.headroom()));
         let fitting = |combined| -> Vec<String> {
             let rows = self.rows.iter().filter(|row| row.combined == combined && row.fit.verdict.fits());
-            rows.map(said).collect()
+            let mut rows: Vec<&FitRow> = rows.collect();
+            rows.sort_by_key(|row| self.added(row)); // in the order of the list where nothing is known
+            rows.into_iter().map(said).collect()
         };
         for (combined, opening) in
             [(false, "it fits with"), (true, "no single change makes it fit; it fits with")]
         {
             if let Some(names) = enumerated(fitting(combined), look) {
-                return Some((format!("{opening} {names}"), true));
+                let order = if self.costs_are_known() { CHEAPEST_FIRST } else { "" };
+                return Some((format!("{opening} {names}{order}"), true));
             }
         }
         // of those that are as close, the one that comes first
         let closest = self.rows.iter().rev().max_by_key(|row| row.fit.verdict.headroom())?;
         Some((format!("no change that was tried makes it fit; the closest is {}", said(closest)), false))
+    }
+
+    /// Whether there is a theoretical time for every row.
+    fn costs_are_known(&self) -> bool {
+        self.rows.iter().all(|row| self.added(row).is_some())
     }
 
     /// What was not tried and why.
@@ -162,6 +188,7 @@ impl FitReport<'_> {
             Column::right("device peak").optional(),
             Column::right("max batch"),
             Column::right("max tokens"),
+            Column::right("theoretical cost").optional(),
         ]);
         for line in self.lines() {
             let style = if line.name == AS_GIVEN { look.bold() } else { Style::new() };
@@ -173,6 +200,7 @@ impl FitReport<'_> {
                 Cell::styled(line.fit.device_peak.to_string(), style),
                 Cell::styled(amount(line.fit.micro_batch, look), style),
                 Cell::styled(amount(line.fit.length, look), style),
+                Cell::plain(line.added()),
             ]);
         }
         table
@@ -256,6 +284,7 @@ impl Report for FitReport<'_> {
             "micro_batch_limited_by",
             "largest_seq_len",
             "seq_len_limited_by",
+            "added_theoretical_seconds",
         ];
         let number = |amount: Option<u64>| amount.map(|amount| amount.to_string()).unwrap_or_default();
         let row = |line: Line<'_>| {
@@ -271,6 +300,7 @@ impl Report for FitReport<'_> {
                 fit.micro_batch.limit.as_str().to_owned(),
                 number(fit.length.amount),
                 fit.length.limit.as_str().to_owned(),
+                line.added.map(|added| signed_seconds(added).to_string()).unwrap_or_default(),
             ]
         };
         csv_table::write(out, look, &titles, self.lines().map(row))
@@ -298,6 +328,7 @@ impl Report for FitReport<'_> {
             Text("fits"),
             Figures("max batch"),
             Figures("max tokens"),
+            Figures("theoretical cost"),
         ];
         let row = |line: Line<'_>| {
             vec![
@@ -308,6 +339,7 @@ impl Report for FitReport<'_> {
                 format!("{}: {}", line.answer(), line.headroom()),
                 amount(line.fit.micro_batch, look),
                 amount(line.fit.length, look),
+                line.added(),
             ]
         };
         markdown::table(out, &columns, &self.lines().map(row).collect::<Vec<_>>())?;
@@ -350,6 +382,8 @@ struct RowJson<'a> {
     micro_batch_limited_by: &'static str,
     largest_seq_len: Option<u64>,
     seq_len_limited_by: &'static str,
+    /// How much longer a step takes than as given, by the card's peak rates; null where they are not known.
+    added_theoretical_seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -371,6 +405,7 @@ impl<'a> FitJson<'a> {
             micro_batch_limited_by: line.fit.micro_batch.limit.as_str(),
             largest_seq_len: line.fit.length.amount,
             seq_len_limited_by: line.fit.length.limit.as_str(),
+            added_theoretical_seconds: line.added.map(signed_seconds),
         };
         FitJson {
             model: report.name,

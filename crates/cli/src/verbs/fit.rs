@@ -8,7 +8,7 @@ use crate::usual::{Change, TOGETHER, changes, together};
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::catalogue::{Card, card, open_model};
 use peakledger_plan::config::Architecture;
-use peakledger_plan::{Fit, Plan, plan};
+use peakledger_plan::{Fit, plan};
 use peakledger_report::{AS_GIVEN, FitReport, FitRow};
 
 /// Find what fits a card: the largest micro-batch or length, and which strategies buy it
@@ -49,8 +49,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(config.as_ref().as_slice())?;
     let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card };
 
-    let given = try_out.plan(&args.step)?;
-    let fit = Fit::of(&given, &card);
+    let given = plan(try_out.architecture.clone(), args.step.options(Some(&card))?)?;
+    let fit = try_out.fit(&args.step)?;
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     // a candidate takes the place of a usual change of its name
     let is_asked = |change: &Change| asked.iter().any(|candidate| candidate.name == change.name);
@@ -107,12 +107,12 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    fn plan(&self, step: &StepArgs) -> Result<Plan, Problem> {
-        plan(self.architecture.clone(), step.options(Some(self.card))?)
+    fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
+        Fit::of(&self.architecture, step.options(Some(self.card))?, self.card)
     }
 
     fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {
-        let fit = Fit::of(&self.plan(&candidate.step)?, self.card);
+        let fit = self.fit(&candidate.step)?;
         Ok(FitRow { name: candidate.name, options: candidate.options, combined, fit })
     }
 }

@@ -45,33 +45,41 @@ fn a_table() {
     assert_snapshot!(own(&bench().answer("fit config.json --gpu 317MiB --batch 8")), @"
     does not fit: 6.36 MiB short on 317MiB (37.26 MiB at the device peak and 286.10
     MiB of CUDA context, of 317.00 MiB)
-    it fits with accumulate (2.06 MiB to spare)
+    it fits with accumulate (2.06 MiB to spare) and fused-loss (4.36 MiB to spare)
     largest micro-batch at 128 tokens: 5 sequences
     longest sequence at a micro-batch of 8: 83 tokens
     config.json: 202,048 parameters
 
-                fits                     device peak  max batch  max tokens
-    as given    no    6.36 MiB short       37.26 MiB          5          83
-    recompute   no    688.25 KiB short     31.57 MiB          7         121
-    fused       no    6.37 MiB short       37.27 MiB          5          83
-    accumulate  yes   2.06 MiB to spare    28.83 MiB          4     all 128
-    LoRA        no    4.29 MiB short       35.19 MiB          6          96
-    QLoRA       no    5.18 MiB short       36.08 MiB          5          92
-    bf16        no    3.56 MiB short       34.46 MiB          6         101
-    adamw-8bit  no    5.27 MiB short       36.17 MiB          5          91
-    adafactor   no    4.84 MiB short       35.74 MiB          5          94
+                        fits                     device peak  max batch  max tokens
+    as given            no    6.36 MiB short       37.26 MiB          5          83
+    recompute           no    688.25 KiB short     31.57 MiB          7         121
+    fused               no    6.37 MiB short       37.27 MiB          5          83
+    accumulate          yes   2.06 MiB to spare    28.83 MiB          4     all 128
+    offload             no    3.27 MiB short       34.16 MiB          6         100
+    offload-optimizer   no    4.88 MiB short       35.78 MiB          5          94
+    offload-parameters  no    4.53 MiB short       35.43 MiB          6          96
+    fused-loss          yes   4.36 MiB to spare    26.53 MiB         12     all 128
+    LoRA                no    4.29 MiB short       35.19 MiB          6          96
+    QLoRA               no    5.18 MiB short       36.08 MiB          5          92
+    bf16                no    3.56 MiB short       34.46 MiB          6         101
+    adamw-8bit          no    5.27 MiB short       36.17 MiB          5          91
+    adafactor           no    4.84 MiB short       35.74 MiB          5          94
 
     these keep the training as it is, up to rounding
-    recompute   --recompute full
-    fused       --optimizer-impl fused
-    accumulate  --micro-batch-size 4 --gradient-accumulation-steps 2
+    recompute           --recompute full
+    fused               --optimizer-impl fused
+    accumulate          --micro-batch-size 4 --gradient-accumulation-steps 2
+    offload             --offload activations
+    offload-optimizer   --offload optimizer
+    offload-parameters  --offload parameters
+    fused-loss          --fused-loss
 
     these change the training itself, not only its memory
-    LoRA        --lora r=16,targets=all-linear
-    QLoRA       --lora r=16,targets=all-linear --quantize nf4
-    bf16        --precision bf16
-    adamw-8bit  --optimizer adamw-8bit
-    adafactor   --optimizer adafactor
+    LoRA                --lora r=16,targets=all-linear
+    QLoRA               --lora r=16,targets=all-linear --quantize nf4
+    bf16                --precision bf16
+    adamw-8bit          --optimizer adamw-8bit
+    adafactor           --optimizer adafactor
 
     at the largest batch or length next to nothing is to spare, also for what is not
     counted
@@ -92,26 +100,38 @@ fn a_table_where_it_fits_on_forty_columns() {
     128 tokens, the model's limit
     config.json: 218,432 parameters
 
-               fits max batch max tokens
-    as given   yes        334    all 128
-    recompute  yes        461    all 128
-    fused      yes        334    all 128
-    QLoRA      yes        311    all 128
-    bf16       yes        296    all 128
-    adamw-8bit yes        334    all 128
-    adafactor  yes        334    all 128
+                   fits max batch max tokens
+    as given       yes        334    all 128
+    recompute      yes        461    all 128
+    fused          yes        334    all 128
+    offload        yes        390    all 128
+    offlo...imizer yes        334    all 128
+    offlo...meters yes        334    all 128
+    fused-loss     yes        835    all 128
+    QLoRA          yes        311    all 128
+    bf16           yes        296    all 128
+    adamw-8bit     yes        334    all 128
+    adafactor      yes        334    all 128
 
     these keep the training as it is, up to
     rounding
-    recompute   --recompute full
-    fused       --optimizer-impl fused
+    recompute           --recompute full
+    fused               --optimizer-impl
+                        fused
+    offload             --offload
+                        activations
+    offload-optimizer   --offload optimizer
+    offload-parameters  --offload parameters
+    fused-loss          --fused-loss
 
     these change the training itself, not
     only its memory
-    QLoRA       --quantize nf4
-    bf16        --precision bf16
-    adamw-8bit  --optimizer adamw-8bit
-    adafactor   --optimizer adafactor
+    QLoRA               --quantize nf4
+    bf16                --precision bf16
+    adamw-8bit          --optimizer
+                        adamw-8bit
+    adafactor           --optimizer
+                        adafactor
 
     at the largest batch or length next to
     nothing is to spare, also for what is
@@ -122,26 +142,34 @@ fn a_table_where_it_fits_on_forty_columns() {
 #[test]
 fn a_model_of_the_catalogue() {
     assert_snapshot!(Bench::new().answer("fit llama-3.1-8b --gpu rtx-4090 --format csv"), @r#"
-    name,options,same_training,device_peak_bytes,fits,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by
-    as given,,true,160622298112,false,-135678879488,,card,,card
-    recompute,--recompute full,true,160622298112,false,-135678879488,,card,,card
-    fused,--optimizer-impl fused,true,130474323456,false,-105530904832,,card,,card
-    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-40145316608,,card,,card
-    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-7345974016,,card,1379,card
-    bf16,--precision bf16,false,80319685632,false,-55376267008,,card,,card
-    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,-57600194304,,card,,card
-    adafactor,--optimizer adafactor,false,66440261120,false,-41496842496,,card,,card
-    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-103591538944,,card,,card
-    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-13010127616,,card,,card
-    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,10981176576,3,card,7325,card
-    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-55376267008,,card,,card
-    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,-55660828416,,card,,card
-    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,-41496842496,,card,,card
-    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,-14156221184,,card,760,card
-    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,-4123560704,,card,1672,card
-    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-39637840128,,card,,card
-    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,-23828174592,,card,,card
-    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-8285248768,,card,,card
+    name,options,same_training,device_peak_bytes,fits,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds
+    as given,,true,160622298112,false,-135678879488,,card,,card,
+    recompute,--recompute full,true,160622298112,false,-135678879488,,card,,card,0.228319006052
+    fused,--optimizer-impl fused,true,130474323456,false,-105530904832,,card,,card,-0.414259508826
+    offload,--offload activations,true,160622298112,false,-135678879488,,card,,card,1.929337898834
+    offload-optimizer,--offload optimizer,true,66232084480,false,-41288665856,,card,,card,1.401611198774
+    offload-parameters,--offload parameters,true,38313748480,false,-13370329856,,card,320,card,2.347254076762
+    fused-loss,--fused-loss,true,160622298112,false,-135678879488,,card,,card,0.091775335627
+    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-40145316608,,card,,card,-0.766996378884
+    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-7345974016,,card,1379,card,-0.664739413805
+    bf16,--precision bf16,false,80319685632,false,-55376267008,,card,,card,-0.448273188572
+    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,-57600194304,,card,,card,-0.509857857016
+    adafactor,--optimizer adafactor,false,66440261120,false,-41496842496,,card,,card,-0.159121523764
+    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-103591538944,,card,,card,-0.185940502773
+    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,-135678879488,,card,,card,0.320094341679
+    recompute + offload,--recompute full --offload activations,true,160622298112,false,-135678879488,,card,,card,0.29644341799
+    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,-39349299968,,card,,card,1.629930204826
+    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,-41355964672,,card,,card,1.493386534401
+    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-13010127616,,card,,card,-0.441021499518
+    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,10981176576,3,card,7325,card,-0.307469534057
+    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-55376267008,,card,,card,-0.27168445198
+    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,-55660828416,,card,,card,-0.281538850964
+    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,-41496842496,,card,,card,0.069197482288
+    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,-14156221184,,card,760,card,-0.782110841322
+    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,-4123560704,,card,1672,card,-0.764255922211
+    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-39637840128,,card,,card,-0.655402942985
+    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,-23828174592,,card,,card,-0.687269059048
+    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-8285248768,,card,,card,-0.527833950453
     "#);
 }
 
@@ -150,22 +178,26 @@ fn markdown() {
     assert_snapshot!(own(&bench().answer("fit config.json --gpu 317MiB --batch 6 --format markdown")), @"
     **does not fit: 1.76 MiB short on 317MiB (32.66 MiB at the device peak and 286.10 MiB of CUDA context, of 317.00 MiB)**
 
-    it fits with recompute (2.54 MiB to spare), accumulate (4.37 MiB to spare), LoRA (77.75 KiB to spare) and bf16 (714.75 KiB to spare)
+    it fits with recompute (2.54 MiB to spare), accumulate (4.37 MiB to spare), offload (593.75 KiB to spare), offload-parameters (70.75 KiB to spare), fused-loss (6.24 MiB to spare), LoRA (77.75 KiB to spare) and bf16 (714.75 KiB to spare)
 
     - largest micro-batch at 128 tokens: 5 sequences
     - longest sequence at a micro-batch of 6: 111 tokens
 
-    | step | options | training | device peak | fits | max batch | max tokens |
-    | --- | --- | --- | ---: | --- | ---: | ---: |
-    | as given |  | the same | 32.66 MiB | no: 1.76 MiB short | 5 | 111 |
-    | recompute | --recompute full | the same | 28.35 MiB | yes: 2.54 MiB to spare | 7 | all 128 |
-    | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 1.77 MiB short | 5 | 111 |
-    | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | yes: 4.37 MiB to spare | 4 | all 128 |
-    | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | yes: 77.75 KiB to spare | 6 | all 128 |
-    | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 516.25 KiB short | 5 | 123 |
-    | bf16 | --precision bf16 | another | 30.20 MiB | yes: 714.75 KiB to spare | 6 | all 128 |
-    | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 682.25 KiB short | 5 | 121 |
-    | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 244.75 KiB short | 5 | 125 |
+    | step | options | training | device peak | fits | max batch | max tokens | theoretical cost |
+    | --- | --- | --- | ---: | --- | ---: | ---: | ---: |
+    | as given |  | the same | 32.66 MiB | no: 1.76 MiB short | 5 | 111 |  |
+    | recompute | --recompute full | the same | 28.35 MiB | yes: 2.54 MiB to spare | 7 | all 128 |  |
+    | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 1.77 MiB short | 5 | 111 |  |
+    | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | yes: 4.37 MiB to spare | 4 | all 128 |  |
+    | offload | --offload activations | the same | 30.32 MiB | yes: 593.75 KiB to spare | 6 | all 128 |  |
+    | offload-optimizer | --offload optimizer | the same | 31.18 MiB | no: 288.25 KiB short | 5 | 125 |  |
+    | offload-parameters | --offload parameters | the same | 30.83 MiB | yes: 70.75 KiB to spare | 6 | all 128 |  |
+    | fused-loss | --fused-loss | the same | 24.66 MiB | yes: 6.24 MiB to spare | 12 | all 128 |  |
+    | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | yes: 77.75 KiB to spare | 6 | all 128 |  |
+    | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 516.25 KiB short | 5 | 123 |  |
+    | bf16 | --precision bf16 | another | 30.20 MiB | yes: 714.75 KiB to spare | 6 | all 128 |  |
+    | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 682.25 KiB short | 5 | 121 |  |
+    | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 244.75 KiB short | 5 | 125 |  |
 
     at the largest batch or length next to nothing is to spare, also for what is not counted
     ");
@@ -186,6 +218,7 @@ fn the_fields_of_json() {
       "outside_bytes": 147718144,
       "parameters": 202048,
       "rows": [
+          "added_theoretical_seconds": null,
           "device_peak_bytes": 26707968,
           "fits": true,
           "headroom_bytes": 15462660096,
@@ -198,12 +231,11 @@ fn the_fields_of_json() {
           "seq_len_limited_by": "model"
         },
     "#);
-    assert_eq!(
-        names(&fit),
-        ["as given", "recompute", "fused", "accumulate", "LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor"]
-    );
+    let rows = ["as given", "recompute", "fused", "accumulate"].into_iter().chain(ELSEWHERE);
+    let rows = rows.chain(["LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor"]);
+    assert_eq!(names(&fit), rows.collect::<Vec<_>>());
     let training = |name: &str| row(&fit, name)["same_training"].as_bool().unwrap();
-    assert!(["as given", "recompute", "fused", "accumulate"].into_iter().all(training));
+    assert!(["as given", "recompute", "fused", "accumulate"].into_iter().chain(ELSEWHERE).all(training));
     assert!(!["LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor"].into_iter().any(training));
     assert!(fit["left_out"].as_array().unwrap().is_empty());
     let options = &row(&fit, "accumulate")["options"];
@@ -265,13 +297,14 @@ fn the_way_out() {
     };
     assert_snapshot!(said("--gpu 317MiB --batch 8", &["short: --seq-len 16"]), @"
     does not fit: 6.36 MiB short on 317MiB (37.26 MiB at the device peak and 286.10 MiB of CUDA context, of 317.00 MiB)
-    it fits with accumulate (2.06 MiB to spare) and short (9.76 MiB to spare)
+    it fits with accumulate (2.06 MiB to spare), fused-loss (4.36 MiB to spare) and short (9.76 MiB to spare)
     largest micro-batch at 128 tokens: 5 sequences
     longest sequence at a micro-batch of 8: 83 tokens
     ");
     assert_snapshot!(said("--gpu 305MiB --batch 1", &[]), @"
     does not fit: 2.25 MiB short on 305MiB (21.15 MiB at the device peak and 286.10 MiB of CUDA context, of 305.00 MiB)
-    no single change makes it fit; it fits with recompute + QLoRA (32.25 KiB to spare), recompute + adafactor (104.75 KiB to spare) and bf16 + adafactor (100.75 KiB to spare)
+    no single change makes it fit; it fits with recompute + offload-optimizer (61.25 KiB to spare), fused-loss + offload-optimizer (264.75 KiB to spare), recompute + QLoRA (32.25 KiB to spare), recompute
+    + adafactor (104.75 KiB to spare) and bf16 + adafactor (100.75 KiB to spare)
     largest micro-batch at 128 tokens: none, not even 1 sequence
     longest sequence at a micro-batch of 1: none, not even 1 token
     ");
@@ -294,6 +327,28 @@ fn the_way_out() {
     ");
 }
 
+/// What every step may move to the host, or not make at all.
+const ELSEWHERE: [&str; 4] = ["offload", "offload-optimizer", "offload-parameters", "fused-loss"];
+
+/// Of the changes that make a step fit, those come first that cost the least time by the card's peak rates.
+#[test]
+fn the_cheapest_way_out_comes_first() {
+    let fit = fit_json(&Bench::new(), "qwen2.5-1.5b --gpu rtx-4090 --seq 4096", &[]);
+    let cost = |name: &str| row(&fit, name)["added_theoretical_seconds"].as_f64().unwrap();
+    assert!(cost("recompute") > 0.0 && cost("fused") < 0.0);
+    assert!(cost("offload") > cost("recompute"), "the host link is slow");
+    let table = Bench::new().answer("fit qwen2.5-1.5b --gpu rtx-4090 --seq 4096");
+    let line: String =
+        table.lines().skip(2).take_while(|line| !line.starts_with("largest")).collect::<Vec<_>>().join(" ");
+    let named = line.split("it fits with ").nth(1).unwrap().replace(" and ", ", ");
+    let costs = named.split(", ").filter_map(|said| said.split(" (").next());
+    let costs: Vec<f64> =
+        costs.filter(|name| !name.contains(" first ") && !name.starts_with("those")).map(cost).collect();
+    assert!(costs.len() > 2 && costs.is_sorted(), "{costs:?} {line}");
+    let no_rates = fit_json(&Bench::new(), "qwen2.5-1.5b --gpu 24GiB --seq 4096", &[]);
+    assert!(row(&no_rates, "recompute")["added_theoretical_seconds"].is_null());
+}
+
 #[test]
 fn only_what_is_not_done_already_is_tried() {
     let bench = bench();
@@ -312,7 +367,14 @@ fn only_what_is_not_done_already_is_tried() {
         ("--optimizer adamw-8bit", &["recompute", "LoRA", "QLoRA", "bf16", "adafactor"]),
     ] {
         let fit = fit_json(&bench, &format!("config.json --gpu 1GiB {options}"), &[]);
-        assert_eq!(names(&fit)[1..], *tried, "{options}");
+        let same_place = tried.iter().filter(|name| !["recompute", "fused", "accumulate"].contains(name));
+        let here = tried.len() - same_place.count();
+        let mut elsewhere = ELSEWHERE.to_vec();
+        if options.contains("8bit") {
+            elsewhere.retain(|name| !["offload-optimizer", "offload-parameters"].contains(name));
+        }
+        let tried: Vec<&str> = [&tried[..here], &elsewhere, &tried[here..]].concat();
+        assert_eq!(names(&fit)[1..], tried, "{options}");
         assert_eq!(fit["left_out"], json!([]), "{options}");
     }
     // 65537 is a prime: only as many micro-batches of 1 are as many sequences
@@ -327,10 +389,9 @@ fn only_what_is_not_done_already_is_tried() {
 fn candidates_are_rows_and_take_the_place_of_a_usual_change() {
     let candidates = ["fused: --optimizer-impl fused --recompute full", "short: --seq-len 16"];
     let fit = fit_json(&bench(), "config.json --gpu 317MiB", &candidates);
-    assert_eq!(
-        names(&fit),
-        ["as given", "recompute", "LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor", "fused", "short"]
-    );
+    let rows = ["as given", "recompute"].into_iter().chain(ELSEWHERE);
+    let rows = rows.chain(["LoRA", "QLoRA", "bf16", "adamw-8bit", "adafactor", "fused", "short"]);
+    assert_eq!(names(&fit), rows.collect::<Vec<_>>());
     assert_eq!(row(&fit, "fused")["options"], "--optimizer-impl fused --recompute full");
     assert_eq!(
         (&row(&fit, "fused")["same_training"], &row(&fit, "short")["same_training"]),

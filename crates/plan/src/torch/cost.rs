@@ -75,6 +75,15 @@ impl Costs {
         self.product_bytes.saturating_add(self.other_bytes)
     }
 
+    /// The same so many times.
+    pub(crate) fn times(self, times: u32) -> Costs {
+        let n = u128::from(times);
+        let flops = Flops { fp32: n, fp16: n, bf16: n };
+        let host = HostBytes { to_host: n, from_host: n };
+        let all = Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host };
+        self.zip(all, u128::saturating_mul)
+    }
+
     fn zip(self, other: Costs, with: fn(u128, u128) -> u128) -> Costs {
         Costs {
             flops: self.flops.zip(other.flops, with),

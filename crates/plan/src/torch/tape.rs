@@ -19,7 +19,7 @@ impl StorageId {
 pub(crate) struct ModuleId(pub(crate) u32);
 
 /// Where a module stands: its parent and its own name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Module {
     pub(crate) parent: Option<ModuleId>,
     pub(crate) name: ModuleName,
@@ -46,7 +46,7 @@ pub(crate) enum Role {
 }
 
 /// One storage from birth to death.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// Its size, rounded up to what the caching allocator hands out (512 B).
     pub(crate) bytes: u64,
@@ -78,14 +78,14 @@ pub(crate) enum CopiedFor {
 }
 
 /// What ran at a moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ran {
     pub(crate) op: &'static str,
     pub(crate) module: ModuleId,
 }
 
 /// A phase on the tape, with its first moment and what it costs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) phase: Phase,
     pub(crate) micro_batch: Option<u32>,
@@ -94,21 +94,21 @@ pub(crate) struct Mark {
 }
 
 /// A parameter's place and name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParameterName {
     pub(crate) module: ModuleId,
     pub(crate) name: &'static str,
 }
 
 /// What is done in the first step alone: its moments, and what it costs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Once {
     pub(crate) moments: Range<u32>,
     pub(crate) costs: Costs,
 }
 
 /// The columns.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Tape {
     pub(crate) stored: Vec<Stored>,
     pub(crate) ran: Vec<Ran>,

@@ -1,9 +1,9 @@
 //! What a step costs beside the memory it takes, in words and as JSON; and what a candidate's step costs more.
 
 use super::PlanReport;
-use crate::figures::{flop, seconds, signed_seconds};
+use crate::figures::{added_time, flop, seconds, signed_seconds};
 use peakledger_core::Bytes;
-use peakledger_plan::{Costs, HostBytes, Picoseconds, Plan, Step, TheoreticalTime};
+use peakledger_plan::{Costs, HostBytes, Plan, Step, TheoreticalTime};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -88,7 +88,7 @@ impl PlanReport<'_> {
 
     /// How much longer a candidate's step takes than the baseline's, in picoseconds.
     fn added_time(&self, candidate: &Plan) -> Option<i128> {
-        Some(more(self.time_of(candidate)?.step.0, self.time_of(self.plan)?.step.0))
+        Some(self.time_of(candidate)?.step.minus(self.time_of(self.plan)?.step))
     }
 
     pub(super) fn costs_json(&self) -> CostsJson<'_> {
@@ -168,14 +168,11 @@ impl PlanReport<'_> {
     /// What a candidate costs more: `+68.80 ms`, or without the rates of a card `+46.2 TFLOP`.
     pub(super) fn added_cell(&self, candidate: &Plan) -> String {
         let flops = |plan: &Plan| self.costs_of(plan).flops.total();
-        let (added, said) = match self.added_time(candidate) {
-            Some(added) => (added, Picoseconds(added.unsigned_abs()).to_string()),
-            None => {
-                let added = more(flops(candidate), flops(self.plan));
-                (added, flop(added.unsigned_abs()))
-            }
-        };
-        format!("{}{said}", if added < 0 { "-" } else { "+" })
+        if let Some(added) = self.added_time(candidate) {
+            return added_time(added);
+        }
+        let added = more(flops(candidate), flops(self.plan));
+        format!("{}{}", if added < 0 { "-" } else { "+" }, flop(added.unsigned_abs()))
     }
 
     /// What a candidate does more for the memory that it saves: `46.2 TFLOP again`.
