@@ -118,10 +118,12 @@ impl Lists {
 
     /// Marks a private pool as one that nobody uses any more.
     pub(crate) fn retire(&mut self, owner: MempoolId) {
-        if let Some(lists) = self.private.get(&owner)
-            && !self.retired.contains(lists)
+        let lists = [Pool::Small, Pool::Large].map(|pool| self.of(owner, pool));
+        if let [Some(small), Some(large)] = lists
+            && owner != MempoolId::DEFAULT
+            && !self.retired.contains(&(small, large))
         {
-            self.retired.push(*lists);
+            self.retired.push((small, large));
         }
     }
 }

@@ -180,7 +180,9 @@ impl<D: Device> Allocator<D> {
         let same = tail.and_then(|at| tails.get(at)).filter(|tail| {
             let range = self.ranges[tail.range];
             let offset = run.address.saturating_sub(range.base);
-            offset.is_multiple_of(range.page) && offset < range.size && run.address >= self.blocks[tail.end].end()
+            offset.is_multiple_of(range.page)
+                && offset < range.size
+                && run.address >= self.blocks[tail.end].end()
         });
         let (range, before) = match same {
             Some(tail) => (tail.range, Some(self.lay_unmapped(tail, run.address)?)),

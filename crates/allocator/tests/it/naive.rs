@@ -72,7 +72,9 @@ impl Naive {
     fn free_blocks(&self, wanted: impl Fn(&Run) -> bool) -> Vec<At> {
         let mut found = Vec::new();
         for (i, run) in self.runs.iter().enumerate().filter(|(_, run)| wanted(run)) {
-            found.extend((0..run.blocks.len()).filter(|at| run.blocks[*at].state == State::Free).map(|at| (i, at)));
+            found.extend(
+                (0..run.blocks.len()).filter(|at| run.blocks[*at].state == State::Free).map(|at| (i, at)),
+            );
         }
         found.sort_by_key(|at| (self.runs[at.0].stream, self.block(*at).size, self.block(*at).address));
         found
@@ -225,7 +227,8 @@ impl Naive {
         for (i, run) in self.runs.iter().enumerate().filter(|(_, run)| run.is(request, pool)) {
             for at in (0..run.blocks.len()).filter(|at| run.blocks[*at].state == State::Unmapped) {
                 let start = if at > 0 && unused(&run.blocks[at - 1]) { at - 1 } else { at };
-                let room: u64 = run.blocks[start..].iter().take_while(|block| unused(block)).map(|b| b.size).sum();
+                let room: u64 =
+                    run.blocks[start..].iter().take_while(|block| unused(block)).map(|b| b.size).sum();
                 if room >= rounded {
                     starts.push((i, start));
                 }
@@ -309,7 +312,7 @@ impl Naive {
     }
 
     pub(crate) fn retire(&mut self, owner: MempoolId) {
-        if self.runs.iter().any(|run| run.owner == owner) && !self.retired.contains(&owner) {
+        if !self.retired.contains(&owner) {
             self.retired.push(owner);
         }
     }
@@ -329,8 +332,13 @@ impl Naive {
             let free: Vec<Block> = self.free_blocks(of_list).into_iter().map(|at| self.block(at)).collect();
             for pages in [false, true] {
                 for block in &free {
-                    let run = self.runs.iter().position(|run| run.blocks.iter().any(|b| b.address == block.address));
-                    let Some(run) = run.filter(|run| self.runs[*run].page.is_some() == pages) else { continue };
+                    let run = self
+                        .runs
+                        .iter()
+                        .position(|run| run.blocks.iter().any(|b| b.address == block.address));
+                    let Some(run) = run.filter(|run| self.runs[*run].page.is_some() == pages) else {
+                        continue;
+                    };
                     if pages {
                         self.unmap(run, block.address);
                     } else if self.runs[run].blocks.len() == 1 {

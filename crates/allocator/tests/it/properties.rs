@@ -23,7 +23,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let bytes = prop_oneof![
         4 => 1..=MIB,
         4 => MIB + 1..10 * MIB,
-        3 => (10 * MIB..90 * MIB),
+        3 => 10 * MIB..90 * MIB,
         2 => (1u64..40).prop_map(|count| count * MIB),
     ];
     let stream = prop_oneof![4 => Just(Stream(0)), 1 => Just(Stream(9))];
