@@ -41,6 +41,8 @@ pub mod options;
 mod plan;
 mod step;
 mod torch;
+
+mod traffic;
 mod update;
 mod verdict;
 
@@ -51,4 +53,5 @@ pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use torch::{Costs, Dtype, Flops, HostBytes};
+pub use traffic::Traffic;
 pub use verdict::Verdict;
