@@ -14,8 +14,8 @@ pub trait Device {
     /// Gives a segment back (`cudaFree`).
     fn free(&mut self, address: u64, bytes: u64);
 
-    /// A range of addresses with nothing behind them (`cuMemAddressReserve`).
-    fn reserve(&mut self, bytes: u64) -> u64;
+    /// A range of addresses with nothing behind them (`cuMemAddressReserve`), or nothing where addresses have run out.
+    fn reserve(&mut self, bytes: u64) -> Option<u64>;
 
     /// Puts memory behind a part of a range (`cuMemCreate`, `cuMemMap`); false where there is no room, and then nothing
     /// is changed.
@@ -28,36 +28,54 @@ pub trait Device {
     fn release(&mut self, address: u64, bytes: u64);
 }
 
-/// A card whose addresses only ever grow: what a driver does from an empty card on, until memory is given back.
+/// A card of which only the size is known, whose driver places every segment below the one before, or above it.
 #[derive(Clone, Debug)]
 pub struct Card {
     total: Option<u64>,
     outside: u64,
     used: u64,
-    next: u64,
+    placing: Placing,
+    /// The last address that was given: the next segment lies just below it, or above its end.
+    edge: u64,
 }
 
-/// Where the first segment lies: low enough that no address is ever the last, and never null.
-const FIRST: u64 = 1 << 32;
+/// Where the driver places the next segment. It decides which of two equally large free blocks in different segments is
+/// taken first: the one at the lower address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placing {
+    /// Below the one before, as on Linux: in 8 snapshots of training there, 398 of 403 segments of 32 MiB and more that
+    /// follow one another do, and 712 of 843 of all large ones.
+    #[default]
+    Down,
+    /// Above it, as on Windows: in the one snapshot from there, all but one of 44.
+    Up,
+}
+
+/// Where the first segment lies: room for 2^62 bytes on either side.
+const FIRST: u64 = 1 << 62;
 
 impl Card {
     /// A card that never runs out.
     pub const fn unlimited() -> Card {
-        Card { total: None, outside: 0, used: 0, next: FIRST }
+        Card { total: None, outside: 0, used: 0, placing: Placing::Down, edge: FIRST }
     }
 
     /// A card of so many bytes, of which some are taken by what no caching allocator hands out (the CUDA context, other
     /// processes).
     pub const fn of(total: u64, outside: u64) -> Card {
-        Card { total: Some(total), outside, used: 0, next: FIRST }
+        Card { total: Some(total), outside, ..Card::unlimited() }
     }
 
-    /// The same card with segments on it that lie below `end`, `used` bytes in all.
+    /// The same card under another driver.
     #[must_use]
-    pub const fn holding(mut self, used: u64, end: u64) -> Card {
-        self.used = used;
-        self.next = if end > self.next { end } else { self.next };
-        self
+    pub const fn placing(self, placing: Placing) -> Card {
+        Card { placing, ..self }
+    }
+
+    /// The same card with `used` bytes of segments on it already, all below half of what 64 bits can address.
+    #[must_use]
+    pub const fn holding(self, used: u64) -> Card {
+        Card { used, edge: 1 << 63, ..self }
     }
 
     fn take(&mut self, bytes: u64) -> Option<()> {
@@ -72,10 +90,17 @@ impl Card {
         self.used = self.used.saturating_sub(bytes);
     }
 
-    fn address(&mut self, bytes: u64) -> u64 {
-        let address = self.next;
-        self.next = self.next.saturating_add(bytes);
-        address
+    fn address(&mut self, bytes: u64) -> Option<u64> {
+        match self.placing {
+            Placing::Down => {
+                self.edge = self.edge.checked_sub(bytes)?;
+                Some(self.edge)
+            }
+            Placing::Up => {
+                let end = self.edge.checked_add(bytes)?;
+                Some(std::mem::replace(&mut self.edge, end))
+            }
+        }
     }
 }
 
@@ -90,14 +115,14 @@ impl Device for Card {
 
     fn malloc(&mut self, bytes: u64) -> Option<u64> {
         self.take(bytes)?;
-        Some(self.address(bytes))
+        self.address(bytes)
     }
 
     fn free(&mut self, _address: u64, bytes: u64) {
         self.give(bytes);
     }
 
-    fn reserve(&mut self, bytes: u64) -> u64 {
+    fn reserve(&mut self, bytes: u64) -> Option<u64> {
         self.address(bytes)
     }
 

@@ -114,7 +114,7 @@ impl<D: Device> Allocator<D> {
     fn new_range(&mut self, list: ListId, stream: Stream) -> Option<BlockId> {
         let page = self.page(list);
         let size = self.range_size(page);
-        let base = self.device.reserve(size);
+        let base = self.device.reserve(size)?;
         let range = self.ranges.add(Range { base, size, page })?;
         let unmapped = Block::whole(base, size, stream, list, State::Unmapped);
         let id = self.blocks.add(Block { range: Some(range), ..unmapped })?;

@@ -40,7 +40,7 @@ mod settings;
 mod totals;
 
 pub use allocator::{Allocation, Allocator, MempoolId, Placed, Request, Stream};
-pub use device::{Card, Device};
+pub use device::{Card, Device, Placing};
 pub use oom::OutOfMemory;
 pub use segments::{Held, Piece, Segment};
 pub use settings::Settings;

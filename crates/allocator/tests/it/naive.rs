@@ -238,7 +238,7 @@ impl Naive {
         let (run, mut at) = lowest.unwrap_or_else(|| {
             let total = self.device.total().unwrap();
             let size = (total + total / 8).div_ceil(page) * page;
-            let base = self.device.reserve(size);
+            let base = self.device.reserve(size).unwrap();
             self.add_run(request, pool, Some(page), base, size, State::Unmapped);
             (self.runs.len() - 1, 0)
         });

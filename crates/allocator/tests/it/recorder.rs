@@ -54,11 +54,11 @@ impl Device for Recorder {
         self.asked.push(Asked::Free(address, bytes));
     }
 
-    fn reserve(&mut self, bytes: u64) -> u64 {
-        let address = self.card.reserve(bytes);
+    fn reserve(&mut self, bytes: u64) -> Option<u64> {
+        let address = self.card.reserve(bytes)?;
         let address = self.placed(address);
         self.asked.push(Asked::Reserve(address, bytes));
-        address
+        Some(address)
     }
 
     fn map(&mut self, address: u64, bytes: u64) -> bool {
