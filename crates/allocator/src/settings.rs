@@ -1,7 +1,7 @@
 //! The allocator's settings, as `PYTORCH_CUDA_ALLOC_CONF` says them.
 
 use peakledger_core::block::{Cut, MIB, NON_SPLIT_ROUNDING, OWN_SEGMENT, Rounding};
-use peakledger_input::{Problem, misspelt, quoted};
+use peakledger_input::{Problem, near, quoted};
 use std::fmt;
 use std::str::FromStr;
 
@@ -68,7 +68,7 @@ const IDLE: [&str; 13] = [
 impl Settings {
     /// The most that may be reserved on a card of so many bytes (`setMemoryFraction`).
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // as torch does
-    pub(crate) fn limit_on(&self, total: Option<u64>) -> Option<u64> {
+    pub fn limit_on(&self, total: Option<u64>) -> Option<u64> {
         let total = total.filter(|_| self.memory_fraction < 1.0)?;
         Some((self.memory_fraction * total as f64) as u64)
     }
@@ -154,7 +154,7 @@ impl Settings {
             _ => {
                 let problem = Problem::anywhere(format!("torch knows no setting {}", quoted(key)));
                 let known = KEYS.into_iter().chain(IDLE);
-                return Err(problem.mend(match misspelt(key, known) {
+                return Err(problem.mend(match near(key, known) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("the settings are {}", KEYS.join(", ")),
                 }));

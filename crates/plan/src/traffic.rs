@@ -1,8 +1,8 @@
 //! The tape as the caching allocator sees it: allocations and frees one after the other, at device level.
 
-use crate::plan::{Plan, Step};
+use crate::plan::{Level, Plan, Step};
 use crate::torch::tape::Stored;
-use peakledger_core::Moment;
+use peakledger_core::{Device, Moment};
 
 /// What a planned step asks of the allocator at one point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +22,16 @@ impl Plan {
     pub fn traffic(&self, step: Step) -> Vec<Traffic> {
         let tape = &self.tape;
         let last = tape.now();
-        let made = &tape.making_state;
-        // what outlives a step is there already, and its state is not made again
+        // what outlives a step is there already when the next begins, and some of the first step comes only once
         let again = |stored: &Stored| {
-            step == Step::First || !(stored.outlives_the_step() || made.contains(&stored.birth.0))
+            let is_there = |level| step.interval(tape, stored, level).is_some();
+            step == Step::First
+                || !stored.outlives_the_step() && (is_there(Level::Op) || is_there(Level::Untracked))
         };
         let moments = tape.ran.len().saturating_add(1);
         let (mut births, mut deaths) = (Buckets::of(moments), Buckets::of(moments));
-        let numbered = || (0u32..).zip(&tape.stored).filter(|(_, stored)| again(stored));
+        let on_the_card = |stored: &Stored| stored.device == Device::Gpu && again(stored);
+        let numbered = || (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored));
         for (_, stored) in numbered() {
             births.count(stored.birth);
             if !stored.outlives_the_step() {

@@ -234,7 +234,7 @@ impl Report for FitReport<'_> {
             text(out, look.faint(), &line)?;
         }
         text(out, look.faint(), NEXT_TO_NOTHING)?;
-        for line in self.plan.not_counted() {
+        for line in self.plan.not_counted(false) {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
         }
         Ok(())
@@ -316,7 +316,7 @@ impl Report for FitReport<'_> {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
         }
         writeln!(out, "{NEXT_TO_NOTHING}")?;
-        for line in self.plan.not_counted() {
+        for line in self.plan.not_counted(false) {
             writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
         Ok(())
@@ -383,7 +383,7 @@ impl<'a> FitJson<'a> {
             gradient_accumulation_steps: report.fit.options.gradient_accumulation_steps,
             rows: report.lines().map(row).collect(),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
-            not_counted: report.plan.not_counted(),
+            not_counted: report.plan.not_counted(false),
         }
     }
 }
