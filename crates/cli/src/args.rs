@@ -21,9 +21,8 @@ pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
 
 /// The settings of the caching allocator, torch's own where none are said.
 pub(crate) fn alloc_conf(text: Option<&str>) -> Result<Settings, Problem> {
-    text.map_or_else(|| Ok(Settings::default()), str::parse).map_err(|problem: Problem| {
-        problem.at(Place::Option("--alloc-conf".to_owned()))
-    })
+    text.map_or_else(|| Ok(Settings::default()), str::parse)
+        .map_err(|problem: Problem| problem.at(Place::Option("--alloc-conf".to_owned())))
 }
 
 /// Where the answer goes and how it is written.

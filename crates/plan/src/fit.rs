@@ -63,15 +63,16 @@ const LARGEST_MICRO_BATCH: u64 = 1 << 16;
 const ALIKE_FROM: u32 = 2;
 
 impl Fit {
-    /// Looks for what fits, from a step that is planned.
-    pub fn of(plan: &Plan, card: &Card) -> Fit {
+    /// Looks for what fits, from a step that is planned. What a plan takes of the card is the caller's word: by its device
+    /// peak ([`Verdict::of`]), or by what the caching allocator makes of its traffic.
+    pub fn of(plan: &Plan, card: &Card, verdict: &dyn Fn(&Plan) -> Verdict) -> Fit {
         let options = Options { seq_len: Some(plan.seq_len), ..plan.options.clone() };
-        let search = Search { architecture: &plan.architecture, options: &options, card };
+        let search = Search { architecture: &plan.architecture, options: &options, card, verdict };
         let limit = plan.architecture.shape.max_position_embeddings;
         Fit {
             seq_len: plan.seq_len,
             device_peak: plan.device_peak_in(None).phase.device_peak,
-            verdict: Verdict::of(plan, card, None),
+            verdict: verdict(plan),
             micro_batch: search.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
                 given: options.micro_batch_size,
@@ -124,6 +125,7 @@ struct Search<'a> {
     architecture: &'a Architecture,
     options: &'a Options,
     card: &'a Card,
+    verdict: &'a dyn Fn(&Plan) -> Verdict,
 }
 
 impl Search<'_> {
@@ -156,7 +158,7 @@ impl Search<'_> {
         let batch = options.micro_batch_size.checked_mul(options.seq_len?)?.checked_mul(BYTES_OF_A_TOKEN)?;
         let left_out = u64::from(self.options.gradient_accumulation_steps.saturating_sub(micro_batches));
         let plan = plan(self.architecture.clone(), options).ok()?;
-        Verdict::of(&plan, self.card, None).needed.checked_add(Bytes::new(batch.checked_mul(left_out)?))
+        (self.verdict)(&plan).needed.checked_add(Bytes::new(batch.checked_mul(left_out)?))
     }
 }
 
@@ -303,7 +305,8 @@ mod tests {
             let planned = plan(tiny(), options.clone()).unwrap();
             let sizes = lengths.iter().step_by(5).chain(batches.iter().step_by(4));
             for capacity in sizes.flat_map(|size| [size - 1, *size]) {
-                let fit = Fit::of(&planned, &with(capacity));
+                let card = with(capacity);
+                let fit = Fit::of(&planned, &card, &|plan| Verdict::of(plan, &card, None));
                 let wanted = scan(&lengths, capacity);
                 let limit = if wanted == Some(POSITIONS) { Limit::Model } else { Limit::Card };
                 assert_eq!(fit.length, Largest { amount: wanted, limit }, "{capacity} B, {options:?}");
@@ -322,7 +325,10 @@ mod tests {
     /// Answers are limited by the card, by the model, or by what is looked for.
     #[test]
     fn what_stands_against_one_more_is_said() {
-        let fit = |options: Options, capacity| Fit::of(&plan(tiny(), options).unwrap(), &with(capacity));
+        let fit = |options: Options, capacity| {
+            let card = with(capacity);
+            Fit::of(&plan(tiny(), options).unwrap(), &card, &|plan| Verdict::of(plan, &card, None))
+        };
         let roomy = fit(Options::default(), 1 << 50);
         assert_eq!(roomy.micro_batch, Largest { amount: Some(LARGEST_MICRO_BATCH), limit: Limit::Search });
         assert_eq!(roomy.length, Largest { amount: Some(POSITIONS), limit: Limit::Model });
@@ -374,7 +380,10 @@ mod tests {
 
     #[test]
     fn what_changes_the_training_and_what_does_not() {
-        let fit = |options: Options| Fit::of(&plan(tiny(), options).unwrap(), &with(0));
+        let none = with(0);
+        let fit = |options: Options| {
+            Fit::of(&plan(tiny(), options).unwrap(), &none, &|plan| Verdict::of(plan, &none, None))
+        };
         let given = || Options { micro_batch_size: 4, ..Options::default() };
         let base = fit(given());
         for same in [

@@ -33,7 +33,11 @@ pub(crate) fn of_reserved(
         verdict.capacity
     );
     if reservation.retries > 0 && reservation.oom.is_none() {
-        let times = if reservation.retries == 1 { "once".to_owned() } else { format!("{} times", reservation.retries) };
+        let times = if reservation.retries == 1 {
+            "once".to_owned()
+        } else {
+            format!("{} times", reservation.retries)
+        };
         text += &format!("; to make room, cached memory is given back {times}, and the step waits for that");
     }
     if let Some((out, phase)) = reservation.oom.as_ref().and_then(|out| Some((out, phase(out)?))) {
@@ -45,7 +49,9 @@ pub(crate) fn of_reserved(
         let allocated = Bytes::new(reservation.allocated);
         if allocated.checked_add(context).is_some_and(|needed| needed <= verdict.capacity) {
             let free = Bytes::new(out.oom.totals.free());
-            text += &format!(", though no more than {allocated} is ever allocated: {free} of what is reserved is free");
+            text += &format!(
+                ", though no more than {allocated} is ever allocated: {free} of what is reserved is free"
+            );
         }
     }
     text

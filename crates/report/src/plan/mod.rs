@@ -64,7 +64,10 @@ impl PlanReport<'_> {
     /// What the caching allocator reserves for the plan, or for a candidate's.
     fn reservation_of(&self, plan: &Plan) -> Option<&Reservation> {
         let plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
-        plans.zip(self.reservations).find(|(of, _)| std::ptr::eq(*of, plan)).map(|(_, reservation)| reservation)
+        plans
+            .zip(self.reservations)
+            .find(|(of, _)| std::ptr::eq(*of, plan))
+            .map(|(_, reservation)| reservation)
     }
 
     /// What the figures leave out.

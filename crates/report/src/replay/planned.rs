@@ -35,8 +35,14 @@ pub struct PlannedOom {
 impl Reservation {
     /// Runs the load and the steps of a plan through the allocator: the first step where only that is looked at, else both.
     /// Nothing comes of sums that pass 64 bits.
-    pub fn of(plan: &Plan, settings: Settings, card: Option<&Card>, step: Option<Step>) -> Option<Reservation> {
-        let steps: &[Step] = if step == Some(Step::First) { &[Step::First] } else { &[Step::First, Step::Steady] };
+    pub fn of(
+        plan: &Plan,
+        settings: Settings,
+        card: Option<&Card>,
+        step: Option<Step>,
+    ) -> Option<Reservation> {
+        let steps: &[Step] =
+            if step == Some(Step::First) { &[Step::First] } else { &[Step::First, Step::Steady] };
         let script = Script::of_plan(plan, steps);
         let limited = match card {
             None => Device::unlimited(),
