@@ -177,6 +177,11 @@ impl<D: Device> Allocator<D> {
         &mut self.device
     }
 
+    /// The device, when the allocator is no longer needed.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
     fn live(&self, allocation: Allocation) -> Option<BlockId> {
         self.allocations.get(allocation.0 as usize).copied().flatten()
     }

@@ -35,7 +35,7 @@ pub use look::Look;
 pub use oom::OomReport;
 pub use plan::PlanReport;
 pub use read::{At, ReadReport};
-pub use replay::{PlannedOom, Reservation};
+pub use replay::{Asked, PlannedOom, ReplayReport, Replays, Reservation};
 pub use show::ShowReport;
 pub use timeline::TimelineReport;
 pub use trace::TraceReport;

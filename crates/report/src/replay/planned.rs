@@ -48,11 +48,11 @@ impl Reservation {
             None => Device::unlimited(),
             Some(card) => Device::of(card.total.get(), Verdict::outside(Some(card)).get()),
         };
-        let outcome = script.run(settings, limited)?;
+        let (outcome, _) = script.run(settings, limited)?;
         let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, None)) };
         let (step, phase) = placed(at);
         let unlimited = Settings { memory_fraction: 1.0, ..settings };
-        let outcome = script.run(unlimited, Device::unlimited())?;
+        let (outcome, _) = script.run(unlimited, Device::unlimited())?;
         let reservation = Reservation::from(&outcome, Some(PlannedOom { step, phase, oom }));
         Some(Reservation { settings, ..reservation })
     }
