@@ -3,7 +3,8 @@
 use crate::output::{self, Output, Target};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use peakledger_input::{Input, Problem};
+use peakledger_allocator::Settings;
+use peakledger_input::{Input, Place, Problem};
 use peakledger_report::{Format, Look};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -16,6 +17,12 @@ pub(crate) fn input() -> impl TypedValueParser<Value = Input> {
 /// Reads the name of an output: a file, or `-`.
 pub(crate) fn target() -> impl TypedValueParser<Value = Target> {
     PathBufValueParser::new().map(Target::of)
+}
+
+/// The settings of the caching allocator, torch's own where none are said.
+pub(crate) fn alloc_conf(text: Option<&str>) -> Result<Settings, Problem> {
+    text.map_or_else(|| Ok(Settings::default()), str::parse)
+        .map_err(|problem: Problem| problem.at(Place::Option("--alloc-conf".to_owned())))
 }
 
 /// Where the answer goes and how it is written.

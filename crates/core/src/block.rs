@@ -51,7 +51,8 @@ impl Pool {
 /// How a request is rounded up: to 512 bytes, or with `roundup_power2_divisions` to a part of a power of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rounding {
-    /// The divisions of requests of up to 2 MiB, 4 MiB, … and of 32 GiB and more; 0 is off.
+    /// The divisions of requests of up to 2 MiB, 4 MiB, … and of 32 GiB and more; 0 is off, and so is 1: one part is no
+    /// division (before that was said in `round_size`, torch took such a request unrounded).
     pub divisions: [u32; 16],
 }
 
@@ -64,7 +65,7 @@ impl Rounding {
         let bucket = bytes.ilog2().saturating_sub(20).min(15);
         let divisions =
             self.divisions.iter().zip(0..).find(|(_, at)| *at == bucket).map_or(0, |(d, _)| u64::from(*d));
-        if divisions > 0 && bytes > BLOCK.saturating_mul(divisions) {
+        if divisions > 1 && bytes > BLOCK.saturating_mul(divisions) {
             return part_of_power(bytes, divisions);
         }
         bytes.checked_next_multiple_of(BLOCK)
@@ -73,8 +74,7 @@ impl Rounding {
 
 /// `roundup_power2_next_division`: up to the next of so many parts between two powers of two.
 fn part_of_power(bytes: u64, divisions: u64) -> Option<u64> {
-    // one division leaves the request as it is, not even a multiple of 512: so it stands in PyTorch
-    if divisions == 1 || bytes.is_power_of_two() {
+    if bytes.is_power_of_two() {
         return Some(bytes);
     }
     let step = (1u64 << bytes.ilog2()) >> divisions.ilog2();
@@ -147,6 +147,7 @@ mod tests {
         only_large.divisions[15] = 2;
         assert_eq!(only_large.round(33 << 30), Some(48 << 30), "the last bucket holds all above");
         assert_eq!(only_large.round((1 << 20) + 1), Some((1 << 20) + 512));
+        assert_eq!(Rounding { divisions: [1; 16] }.round(1025), Some(1536), "one division is none");
     }
 
     #[test]

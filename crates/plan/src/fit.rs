@@ -64,21 +64,26 @@ impl Limit {
 const LARGEST_MICRO_BATCH: u64 = 1 << 16;
 
 impl Fit {
-    /// Looks for what fits of a step.
+    /// Looks for what fits of a step. What a plan takes of the card is the caller's word: by its device peak
+    /// ([`Verdict::of`]), or by what the caching allocator makes of its traffic.
     ///
     /// # Errors
     /// Names the option that cannot be, or the sum that does not fit into 64 bits.
-    pub fn of(architecture: &Architecture, options: Options, card: &Card) -> Result<Fit, Problem> {
+    pub fn of(
+        architecture: &Architecture,
+        options: Options,
+        card: &Card,
+        verdict: &dyn Fn(&Plan) -> Verdict,
+    ) -> Result<Fit, Problem> {
         let planned = Short::of(architecture, options.clone())?;
-        let options = Options { seq_len: Some(planned.plan.seq_len), ..options };
-        let search = Search { architecture, options: &options, card };
+        let options = Options { seq_len: Some(planned.0.seq_len), ..options };
+        let search = Search { architecture, options: &options, card, verdict };
         let limit = architecture.shape.max_position_embeddings;
-        let device_peak = planned.device_peak();
         Ok(Fit {
-            seq_len: planned.plan.seq_len,
-            device_peak,
+            seq_len: planned.0.seq_len,
+            device_peak: planned.device_peak(),
             costs: planned.costs(),
-            verdict: Verdict::on(device_peak, card),
+            verdict: verdict(&planned.0),
             micro_batch: search.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
                 given: options.micro_batch_size,
@@ -87,7 +92,7 @@ impl Fit {
             }),
             length: search.largest(Axis {
                 set: |options, amount| options.seq_len = Some(amount),
-                given: planned.plan.seq_len,
+                given: planned.0.seq_len,
                 most: limit,
                 most_is: Limit::Model,
             }),
@@ -134,6 +139,7 @@ struct Search<'a> {
     architecture: &'a Architecture,
     options: &'a Options,
     card: &'a Card,
+    verdict: &'a dyn Fn(&Plan) -> Verdict,
 }
 
 impl Search<'_> {
@@ -153,7 +159,7 @@ impl Search<'_> {
         let mut options = self.options.clone();
         (axis.set)(&mut options, amount);
         let planned = Short::of(self.architecture, options).ok()?;
-        Some(Verdict::on(planned.device_peak(), self.card).needed)
+        Some((self.verdict)(&planned.0).needed)
     }
 }
 
@@ -162,10 +168,7 @@ const PLANNED: u32 = 3;
 
 /// A step planned with few of its micro-batches. What the others add is known: their batches, which are on the device all
 /// the time, and what the second costs.
-struct Short {
-    plan: Plan,
-    left_out: u32,
-}
+struct Short(Plan);
 
 impl Short {
     fn of(architecture: &Architecture, options: Options) -> Result<Short, Problem> {
@@ -175,21 +178,20 @@ impl Short {
         let steps = options.gradient_accumulation_steps;
         let gradient_accumulation_steps = steps.min(PLANNED);
         let plan = plan(architecture.clone(), Options { gradient_accumulation_steps, ..options })?;
-        Ok(Short { plan, left_out: steps - gradient_accumulation_steps })
+        Ok(Short(Plan { left_out: steps - gradient_accumulation_steps, ..plan }))
     }
 
     /// The device-level peak of the whole step; a size past 64 bits saturates, which no card has.
     fn device_peak(&self) -> Bytes {
-        let batches = self.plan.bytes_of_a_batch().saturating_mul(u64::from(self.left_out));
-        let planned = self.plan.device_peak_in(None).phase.device_peak;
-        planned.checked_add(Bytes::new(batches)).unwrap_or(Bytes::new(u64::MAX))
+        let planned = self.0.device_peak_in(None).phase.device_peak;
+        planned.checked_add(Bytes::new(self.0.bytes_left_out())).unwrap_or(Bytes::new(u64::MAX))
     }
 
     /// What the whole steady step costs.
     fn costs(&self) -> Costs {
-        let phases = self.plan.steady.phases.iter();
+        let phases = self.0.steady.phases.iter();
         let again: Costs = phases.filter(|phase| phase.micro_batch == Some(1)).map(|phase| phase.costs).sum();
-        self.plan.steady.costs() + again.times(self.left_out)
+        self.0.steady.costs() + again.times(self.0.left_out)
     }
 }
 
@@ -305,6 +307,11 @@ mod tests {
         Card { total: Bytes::new(capacity + CUDA_CONTEXT.get()), ..card("1GiB").unwrap() }
     }
 
+    /// What fits by the device peak.
+    fn fit_on(card: &Card, options: Options) -> Fit {
+        Fit::of(&tiny(), options, card, &|plan| Verdict::of(plan, card, None)).unwrap()
+    }
+
     fn device_peak(options: &Options) -> u64 {
         plan(tiny(), options.clone()).unwrap().device_peak_in(None).phase.device_peak.get()
     }
@@ -333,7 +340,7 @@ mod tests {
             };
             let sizes = lengths.iter().step_by(5).chain(batches.iter().step_by(4));
             for capacity in sizes.flat_map(|size| [size - 1, *size]) {
-                let fit = Fit::of(&tiny(), options.clone(), &with(capacity)).unwrap();
+                let fit = fit_on(&with(capacity), options.clone());
                 let wanted = scan(&lengths, capacity);
                 let limit = if wanted == Some(POSITIONS) { Limit::Model } else { Limit::Card };
                 assert_eq!(fit.length, Largest { amount: wanted, limit }, "{capacity} B, {options:?}");
@@ -389,7 +396,7 @@ mod tests {
     /// Answers are limited by the card, by the model, or by what is looked for.
     #[test]
     fn what_stands_against_one_more_is_said() {
-        let fit = |options: Options, capacity| Fit::of(&tiny(), options, &with(capacity)).unwrap();
+        let fit = |options: Options, capacity| fit_on(&with(capacity), options);
         let roomy = fit(Options::default(), 1 << 50);
         assert_eq!(roomy.micro_batch, Largest { amount: Some(LARGEST_MICRO_BATCH), limit: Limit::Search });
         assert_eq!(roomy.length, Largest { amount: Some(POSITIONS), limit: Limit::Model });
@@ -441,7 +448,7 @@ mod tests {
 
     #[test]
     fn what_changes_the_training_and_what_does_not() {
-        let fit = |options: Options| Fit::of(&tiny(), options, &with(0)).unwrap();
+        let fit = |options: Options| fit_on(&with(0), options);
         let given = || Options { micro_batch_size: 4, ..Options::default() };
         let base = fit(given());
         for same in [

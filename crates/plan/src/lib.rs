@@ -42,6 +42,8 @@ mod plan;
 mod repeat;
 mod step;
 mod torch;
+
+mod traffic;
 mod update;
 mod verdict;
 
@@ -52,4 +54,5 @@ pub use fit::{Fit, Largest, Limit};
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use torch::{Costs, Dtype, Flops, HostBytes};
+pub use traffic::Traffic;
 pub use verdict::Verdict;

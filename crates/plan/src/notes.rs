@@ -50,13 +50,17 @@ impl Plan {
         list.into_iter().map(|(topic, value)| Assumption { topic, value }).collect()
     }
 
-    /// What the figures leave out.
-    pub fn not_counted(&self) -> Vec<&'static str> {
-        let mut list = vec![
-            "the little that other kernels allocate inside themselves (sorting, reductions, cuBLASLt)",
-            "what the caching allocator adds to a request (it leaves up to 1 MiB of a large block unsplit) and what it \
-             reserves beyond that (fragmentation, whole segments)",
-        ];
+    /// What the figures leave out; what the caching allocator adds is no part of a plan, and is left out unless a replay of
+    /// its traffic is told beside it.
+    pub fn not_counted(&self, replayed: bool) -> Vec<&'static str> {
+        let mut list =
+            vec!["the little that other kernels allocate inside themselves (sorting, reductions, cuBLASLt)"];
+        if !replayed {
+            list.push(
+                "what the caching allocator adds to a request (it leaves up to 1 MiB of a large block unsplit) and what it \
+                 reserves beyond that (fragmentation, whole segments)",
+            );
+        }
         if self.options.lora.is_some() && !self.options.loss_in_model {
             list.push(
                 "the last hidden states while the loss is computed, which a model that is passed the labels still holds \

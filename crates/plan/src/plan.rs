@@ -27,6 +27,8 @@ pub struct Plan {
     pub first: StepPlan,
     /// Every later step.
     pub steady: StepPlan,
+    /// Micro-batches that are not run, being like those before them; what their batches take is added where it is asked for.
+    pub(crate) left_out: u32,
     pub(crate) tape: Tape,
 }
 
@@ -116,7 +118,7 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     }
     let first = StepPlan::read(&tape, Step::First).ok_or_else(too_big)?;
     let steady = StepPlan::read(&tape, Step::Steady).ok_or_else(too_big)?;
-    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, tape })
+    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, left_out: 0, tape })
 }
 
 /// What a total counts.
@@ -137,10 +139,15 @@ impl Plan {
         }
     }
 
-    /// What the tensors of a micro-batch take of the device.
-    pub(crate) fn bytes_of_a_batch(&self) -> u64 {
-        let of_first = |stored: &&Stored| matches!(stored.role, Role::Input { micro_batch: 0, .. });
-        self.tape.stored.iter().filter(of_first).fold(0, |n: u64, stored| n.saturating_add(stored.bytes))
+    /// The tensors of a micro-batch, in bytes.
+    pub(crate) fn batch_bytes(&self) -> impl Iterator<Item = u64> {
+        let is_first = |stored: &&Stored| matches!(stored.role, Role::Input { micro_batch: 0, .. });
+        self.tape.stored.iter().filter(is_first).map(|stored| stored.bytes)
+    }
+
+    /// What the batches that are left out take of the device.
+    pub(crate) fn bytes_left_out(&self) -> u64 {
+        self.batch_bytes().fold(0, u64::saturating_add).saturating_mul(u64::from(self.left_out))
     }
 
     /// Where the op-level peak stands: in the steady step unless the first is strictly larger.

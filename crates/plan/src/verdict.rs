@@ -17,12 +17,9 @@ pub struct Verdict {
 impl Verdict {
     /// The verdict on one step of a plan, or on both, for a card.
     pub fn of(plan: &Plan, card: &Card, step: Option<Step>) -> Verdict {
-        Verdict::on(plan.device_peak_in(step).phase.device_peak, card)
-    }
-
-    /// The verdict on a device-level peak.
-    pub(crate) fn on(device_peak: Bytes, card: &Card) -> Verdict {
-        let needed = device_peak.checked_add(Verdict::outside(Some(card)));
+        let device_peak = plan.device_peak_in(step).phase.device_peak;
+        let with_all = device_peak.checked_add(Bytes::new(plan.bytes_left_out()));
+        let needed = with_all.and_then(|bytes| bytes.checked_add(Verdict::outside(Some(card))));
         // a sum past 64 bits fits no card
         Verdict { needed: needed.unwrap_or(Bytes::new(u64::MAX)), capacity: card.total }
     }

@@ -5,7 +5,7 @@ use crate::figures::{added_time, signed_seconds, spare_or_short};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, grouped};
 use crate::table::{Cell, Column, Table, clip, entry, prose};
-use crate::{Look, Report, csv_table, markdown, verdict, write_json};
+use crate::{Look, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Fit, Largest, Limit, Plan, TheoreticalTime, Verdict};
@@ -27,6 +27,8 @@ pub struct FitReport<'a> {
     pub card: &'a Card,
     /// What fits of the step as given.
     pub fit: &'a Fit,
+    /// What the caching allocator reserves for the step as given.
+    pub reservation: Option<&'a Reservation>,
     /// What could be changed of it.
     pub rows: &'a [FitRow],
     /// What could not be planned: a name, and why.
@@ -123,7 +125,13 @@ impl FitReport<'_> {
     }
 
     fn verdict_line(&self) -> String {
-        verdict::sentence(self.card, self.fit.verdict, self.fit.device_peak)
+        match self.reservation {
+            Some(reservation) => {
+                let phase = |out: &PlannedOom| Some(out.phase(self.plan)?.phase.to_string());
+                verdict::of_reserved(self.card, self.fit.verdict, reservation, phase)
+            }
+            None => verdict::sentence(self.card, self.fit.verdict, self.fit.device_peak),
+        }
     }
 
     /// The largest amounts of the step as given.
@@ -262,7 +270,7 @@ impl Report for FitReport<'_> {
             text(out, look.faint(), &line)?;
         }
         text(out, look.faint(), NEXT_TO_NOTHING)?;
-        for line in self.plan.not_counted() {
+        for line in self.plan.not_counted(self.reservation.is_some()) {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
         }
         Ok(())
@@ -348,7 +356,7 @@ impl Report for FitReport<'_> {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
         }
         writeln!(out, "{NEXT_TO_NOTHING}")?;
-        for line in self.plan.not_counted() {
+        for line in self.plan.not_counted(self.reservation.is_some()) {
             writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
         Ok(())
@@ -418,7 +426,7 @@ impl<'a> FitJson<'a> {
             gradient_accumulation_steps: report.fit.options.gradient_accumulation_steps,
             rows: report.lines().map(row).collect(),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
-            not_counted: report.plan.not_counted(),
+            not_counted: report.plan.not_counted(report.reservation.is_some()),
         }
     }
 }

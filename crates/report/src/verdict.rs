@@ -1,6 +1,7 @@
 //! Whether a step fits a card, in a sentence: what `plan` and `fit` say alike.
 
 use crate::figures::spare_or_short;
+use crate::{PlannedOom, Reservation};
 use peakledger_core::Bytes;
 use peakledger_plan::Verdict;
 use peakledger_plan::catalogue::Card;
@@ -14,4 +15,44 @@ pub(crate) fn sentence(card: &Card, verdict: Verdict, device_peak: Bytes) -> Str
         "{answer}: {headroom} on {name} ({device_peak} at the device peak and {context} of CUDA context, of {})",
         card.total
     )
+}
+
+/// The same by what the caching allocator reserves; and where it runs out, and what was asked for there.
+pub(crate) fn of_reserved(
+    card: &Card,
+    verdict: Verdict,
+    reservation: &Reservation,
+    phase: impl Fn(&PlannedOom) -> Option<String>,
+) -> String {
+    let answer = if verdict.fits() { "fits" } else { "does not fit" };
+    let (headroom, reserved) = (spare_or_short(verdict.headroom()), reservation.reserved());
+    let (name, context) = (card.full_name.as_deref().unwrap_or(&card.name), Verdict::outside(Some(card)));
+    let allowed = if verdict.capacity < card.total { " allowed" } else { "" };
+    let mut text = format!(
+        "{answer}: {headroom} on {name} ({reserved} reserved and {context} of CUDA context, of {}{allowed})",
+        verdict.capacity
+    );
+    if reservation.retries > 0 && reservation.oom.is_none() {
+        let times = if reservation.retries == 1 {
+            "once".to_owned()
+        } else {
+            format!("{} times", reservation.retries)
+        };
+        text += &format!("; to make room, cached memory is given back {times}, and the step waits for that");
+    }
+    if let Some((out, phase)) = reservation.oom.as_ref().and_then(|out| Some((out, phase(out)?))) {
+        let (asked, unused) = (Bytes::new(out.oom.segment), Bytes::new(out.oom.unused.unwrap_or(0)));
+        text += &format!(
+            "; it runs out in {phase} of the {} step: {asked} asked for with {unused} left",
+            out.step.as_str()
+        );
+        let allocated = Bytes::new(reservation.allocated);
+        if allocated.checked_add(context).is_some_and(|needed| needed <= verdict.capacity) {
+            let free = Bytes::new(out.oom.totals.free());
+            text += &format!(
+                ", though no more than {allocated} is ever allocated: {free} of what is reserved is free"
+            );
+        }
+    }
+    text
 }

@@ -2,14 +2,15 @@
 
 use super::config_of;
 use crate::Answer;
-use crate::args::OutputArgs;
+use crate::args::{OutputArgs, alloc_conf};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, TOGETHER, changes, together};
+use peakledger_allocator::Settings;
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::catalogue::{Card, card, open_model};
 use peakledger_plan::config::Architecture;
-use peakledger_plan::{Fit, plan};
-use peakledger_report::{AS_GIVEN, FitReport, FitRow};
+use peakledger_plan::{Fit, Plan, Verdict, plan};
+use peakledger_report::{AS_GIVEN, FitReport, FitRow, Reservation};
 
 /// Find what fits a card: the largest micro-batch or length, and which strategies buy it
 #[derive(clap::Args)]
@@ -22,6 +23,10 @@ pub(crate) struct Args {
     gpu: Option<String>,
     #[command(flatten)]
     step: StepArgs,
+    /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
+    /// torch's]
+    #[arg(long, value_name = "KEY:VALUE,…")]
+    alloc_conf: Option<String>,
     /// Exit with 1 if the step does not fit as it is given
     #[arg(long)]
     exit_code: bool,
@@ -43,11 +48,12 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         let problem = Problem::in_option("--candidate", format!("{} is the step itself", quoted(AS_GIVEN)));
         return Err(problem.mend("give it another name"));
     }
+    let settings = alloc_conf(args.alloc_conf.as_deref())?;
     let card = card(gpu)?;
     let model = open_model(&args.model)?;
     let config = config_of(&args.model, &model);
     let output = args.output.request(config.as_ref().as_slice())?;
-    let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card };
+    let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card, settings };
 
     let given = plan(try_out.architecture.clone(), args.step.options(Some(&card))?)?;
     let fit = try_out.fit(&args.step)?;
@@ -88,11 +94,13 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     }
     rows.append(&mut others);
 
+    let reservation = try_out.reservation(&given);
     let report = FitReport {
         name: &model.name,
         plan: &given,
         card: &card,
         fit: &fit,
+        reservation: reservation.as_ref(),
         rows: &rows,
         left_out: &left_out,
     };
@@ -104,11 +112,21 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
 struct Trial<'a> {
     architecture: Architecture,
     card: &'a Card,
+    settings: Settings,
 }
 
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
-        Fit::of(&self.architecture, step.options(Some(self.card))?, self.card)
+        let takes = |plan: &Plan| match self.reservation(plan) {
+            Some(reservation) => reservation.verdict(self.card),
+            None => Verdict::of(plan, self.card, None),
+        };
+        Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes)
+    }
+
+    /// What the caching allocator reserves for a plan.
+    fn reservation(&self, plan: &Plan) -> Option<Reservation> {
+        Reservation::of(plan, self.settings, Some(self.card), None)
     }
 
     fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {

@@ -6,6 +6,7 @@ mod fit;
 mod list;
 mod plan;
 mod read;
+mod replay;
 mod show;
 mod traced;
 
@@ -25,6 +26,7 @@ pub(crate) enum Verb {
     Plan(Box<plan::Args>),
     Fit(Box<fit::Args>),
     Read(Box<read::Args>),
+    Replay(Box<replay::Args>),
     List(list::Args),
 }
 
@@ -37,6 +39,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Plan(args) => plan::run(*args),
         Verb::Fit(args) => fit::run(*args),
         Verb::Read(args) => read::run(*args),
+        Verb::Replay(args) => replay::run(*args),
         Verb::List(args) => list::run(args),
     }
 }

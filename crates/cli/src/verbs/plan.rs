@@ -2,17 +2,17 @@
 
 use super::config_of;
 use crate::Answer;
-use crate::args::{ListArgs, OutputArgs, target};
+use crate::args::{ListArgs, OutputArgs, alloc_conf, target};
 use crate::output::{self, Output, Target};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, changes};
 use clap::ValueEnum;
 use peakledger_core::document::Document;
 use peakledger_input::Problem;
-use peakledger_plan::catalogue::{Card, ModelFile, card, open_model};
+use peakledger_plan::catalogue::{ModelFile, card, open_model};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Plan, PlannedPhase, Step, Verdict, plan};
-use peakledger_report::{ExplainReport, PlanReport};
+use peakledger_report::{ExplainReport, PlanReport, Reservation};
 use std::path::Path;
 
 /// Predict the memory of a training step, op by op, from a model's config
@@ -26,6 +26,10 @@ pub(crate) struct Args {
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
+    /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
+    /// torch's]
+    #[arg(long, value_name = "KEY:VALUE,…")]
+    alloc_conf: Option<String>,
     /// Exit with 1 if it does not fit the card of --gpu
     #[arg(long)]
     exit_code: bool,
@@ -65,6 +69,7 @@ enum UsualArg {
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let candidates = candidates(&args.candidates, &args.step)?;
+    let settings = alloc_conf(args.alloc_conf.as_deref())?;
     if args.exit_code && args.gpu.is_none() {
         let problem =
             Problem::in_option("--exit-code", "it asks whether the step fits, and no card is named");
@@ -86,7 +91,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         let explanation = planned.explain(asked, step)?;
         let (model, plan, explanation) = (&*model.name, &planned, &explanation);
         output.write(&ExplainReport { model, asked, plan, step, explanation })?;
-        return Ok(answer(&planned, gpu.as_ref(), step, args.exit_code));
+        let reservation = Reservation::of(&planned, settings, gpu.as_ref(), step);
+        let verdict = gpu.as_ref().zip(reservation).map(|(card, reservation)| reservation.verdict(card));
+        return Ok(answer(verdict, args.exit_code));
     }
     let mut plans: Vec<(String, Plan)> = Vec::new();
     let mut left_out = Vec::new();
@@ -106,6 +113,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     if let Some(path) = saved {
         save(path, output.force, &planned, step.unwrap_or(Step::Steady), &model.name)?;
     }
+    let all = std::iter::once(&planned).chain(plans.iter().map(|(_, plan)| plan));
+    let reserved = all.map(|plan| Reservation::of(plan, settings, gpu.as_ref(), step));
+    let reservations: Vec<Reservation> = reserved.map_while(|reserved| reserved).collect();
     let report = PlanReport {
         name: &model.name,
         plan: &planned,
@@ -113,9 +123,14 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         card: gpu.as_ref(),
         candidates: &plans,
         left_out: &left_out,
+        reservations: &reservations,
     };
     output.write(&report)?;
-    Ok(answer(&planned, gpu.as_ref(), step, args.exit_code))
+    Ok(answer(report.verdict(), args.exit_code))
+}
+
+fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
+    if asked && verdict.is_some_and(|verdict| !verdict.fits()) { Answer::No } else { Answer::Given }
 }
 
 /// The files to be written, neither of which is the config that was read nor the other one.
@@ -125,13 +140,6 @@ fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a 
     let output = args.output.request(config.as_slice())?.listing(&args.list);
     let saved = output::saved(args.save.as_ref(), &output, config.as_slice())?;
     Ok((output, saved))
-}
-
-fn answer(plan: &Plan, card: Option<&Card>, step: Option<Step>, asked: bool) -> Answer {
-    match card.filter(|_| asked) {
-        Some(card) if !Verdict::of(plan, card, step).fits() => Answer::No,
-        _ => Answer::Given,
-    }
 }
 
 /// Writes a step's ledger in the document form.

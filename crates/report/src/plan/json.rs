@@ -2,6 +2,7 @@
 
 use super::PlanReport;
 use super::costs::{AddedJson, CostsJson, FiguresJson};
+use crate::Reservation;
 use crate::figures::{mib_of_difference, share};
 use peakledger_core::{ByCategory, Category};
 use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, Verdict};
@@ -19,8 +20,9 @@ pub(super) struct PlanJson<'a> {
     device_peak: PlaceJson<'a>,
     outside_bytes: u64,
     costs: CostsJson<'a>,
-    /// What the caching allocator reserves: nothing predicts it yet.
+    /// What the caching allocator reserves; null where its replay was left out.
     reserved_bytes: Option<u64>,
+    allocator: Option<ReservationJson<'a>>,
     verdict: Option<VerdictJson<'a>>,
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     candidates: Pairs<CandidateJson<'a>>,
@@ -99,11 +101,40 @@ struct VerdictJson<'a> {
     source: &'a str,
 }
 
+/// What the caching allocator holds where most is reserved, and whether the card has room for it.
+#[derive(Serialize)]
+struct ReservationJson<'a> {
+    settings: String,
+    max_allocated_bytes: u64,
+    allocated_bytes: u64,
+    tails_bytes: u64,
+    returnable_bytes: u64,
+    stuck_bytes: u64,
+    cache_flushes: u64,
+    oom: Option<OomJson<'a>>,
+}
+
+/// The request that the card has no room for.
+#[derive(Serialize)]
+struct OomJson<'a> {
+    step: &'static str,
+    phase: &'a str,
+    micro_batch: Option<u32>,
+    requested_bytes: u64,
+    segment_bytes: u64,
+    device_free_bytes: Option<u64>,
+    reserved_bytes: u64,
+    allocated_bytes: u64,
+    largest_free_block_bytes: u64,
+    is_fragmentation: bool,
+}
+
 #[derive(Serialize)]
 struct CandidateJson<'a> {
     #[serde(flatten)]
     place: PlaceJson<'a>,
     device_peak_bytes: u64,
+    reserved_bytes: Option<u64>,
     by_category: Pairs<u64>,
     /// What each category has more at its peak than the baseline at its own.
     moved: Pairs<i128>,
@@ -159,11 +190,12 @@ impl<'a> PlanJson<'a> {
             device_peak: place(plan.device_peak_in(report.step), |phase| phase.device_peak.get()),
             outside_bytes: Verdict::outside(report.card).get(),
             costs: report.costs_json(),
-            reserved_bytes: None,
+            reserved_bytes: report.reservation_of(plan).map(|it| it.reserved().get()),
+            allocator: report.reservation_of(plan).map(|it| reservation(plan, it)),
             verdict: verdict(report, plan),
             candidates: Pairs(candidates(report)),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
-            not_counted: plan.not_counted(),
+            not_counted: report.not_counted(),
         }
     }
 }
@@ -234,9 +266,40 @@ fn verdict<'a>(report: &PlanReport<'a>, plan: &Plan) -> Option<VerdictJson<'a>> 
         fits: verdict.fits(),
         headroom_bytes: verdict.headroom(),
         needed_bytes: verdict.needed.get(),
-        compared: "device_peak + outside",
+        compared: match report.reservation_of(plan) {
+            Some(_) => "reserved + outside",
+            None => "device_peak + outside",
+        },
         source: &card.source,
     })
+}
+
+fn reservation<'a>(plan: &'a Plan, it: &Reservation) -> ReservationJson<'a> {
+    let oom = it.oom.and_then(|out| {
+        let (phase, oom) = (out.phase(plan)?, out.oom);
+        Some(OomJson {
+            step: out.step.as_str(),
+            phase: phase.phase.as_str(),
+            micro_batch: phase.micro_batch,
+            requested_bytes: oom.requested,
+            segment_bytes: oom.segment,
+            device_free_bytes: oom.unused,
+            reserved_bytes: oom.totals.reserved,
+            allocated_bytes: oom.totals.allocated,
+            largest_free_block_bytes: oom.largest_free,
+            is_fragmentation: oom.is_fragmentation(),
+        })
+    });
+    ReservationJson {
+        settings: it.settings.to_string(),
+        max_allocated_bytes: it.allocated,
+        allocated_bytes: it.peak.allocated,
+        tails_bytes: it.peak.tails,
+        returnable_bytes: it.peak.returnable,
+        stuck_bytes: it.peak.stuck(),
+        cache_flushes: it.retries,
+        oom,
+    }
 }
 
 fn candidates<'a>(report: &'a PlanReport<'a>) -> Vec<(String, CandidateJson<'a>)> {
@@ -246,6 +309,7 @@ fn candidates<'a>(report: &'a PlanReport<'a>) -> Vec<(String, CandidateJson<'a>)
         let value = CandidateJson {
             place: place(at, |phase| phase.peak.get()),
             device_peak_bytes: plan.device_peak_in(report.step).phase.device_peak.get(),
+            reserved_bytes: report.reservation_of(plan).map(|it| it.reserved().get()),
             by_category: by_category(&at.phase.by_category),
             moved: moved(&before, &at.phase.by_category),
             memory_saving_bytes: saving,

@@ -9,7 +9,7 @@ mod rows;
 use crate::figures::{and_more, percent};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, Report, csv_table, markdown, verdict, write_json};
+use crate::{Look, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_core::{Bytes, Category};
 use peakledger_plan::catalogue::Card;
@@ -32,6 +32,8 @@ pub struct PlanReport<'a> {
     pub candidates: &'a [(String, Plan)],
     /// Usual candidates that could not be planned: a name, and why.
     pub left_out: &'a [(String, String)],
+    /// What the caching allocator reserves: for the plan, then for each candidate. Empty where that is not looked at.
+    pub reservations: &'a [Reservation],
 }
 
 impl PlanReport<'_> {
@@ -46,9 +48,31 @@ impl PlanReport<'_> {
         }
     }
 
+    /// Whether the step fits the card.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.verdict_of(self.plan)
+    }
+
     /// Whether the plan, or a candidate's, fits the card.
     fn verdict_of(&self, plan: &Plan) -> Option<Verdict> {
-        self.card.map(|card| Verdict::of(plan, card, self.step))
+        self.card.map(|card| match self.reservation_of(plan) {
+            Some(reservation) => reservation.verdict(card),
+            None => Verdict::of(plan, card, self.step),
+        })
+    }
+
+    /// What the caching allocator reserves for the plan, or for a candidate's.
+    fn reservation_of(&self, plan: &Plan) -> Option<&Reservation> {
+        let plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
+        plans
+            .zip(self.reservations)
+            .find(|(of, _)| std::ptr::eq(*of, plan))
+            .map(|(_, reservation)| reservation)
+    }
+
+    /// What the figures leave out.
+    fn not_counted(&self) -> Vec<&'static str> {
+        self.plan.not_counted(self.reservation_of(self.plan).is_some())
     }
 
     /// `in backward of the steady step`.
@@ -60,7 +84,22 @@ impl PlanReport<'_> {
     /// The verdict in a sentence.
     fn verdict_line(&self) -> Option<String> {
         let (card, verdict) = (self.card?, self.verdict_of(self.plan)?);
-        Some(verdict::sentence(card, verdict, self.plan.device_peak_in(self.step).phase.device_peak))
+        Some(match self.reservation_of(self.plan) {
+            Some(reservation) => {
+                let several = self.plan.options.gradient_accumulation_steps > 1;
+                let phase = |out: &PlannedOom| out.phase(self.plan).map(|phase| rows::id(phase, several));
+                verdict::of_reserved(card, verdict, reservation, phase)
+            }
+            None => {
+                let device_peak = self.plan.device_peak_in(self.step).phase.device_peak;
+                verdict::sentence(card, verdict, device_peak)
+            }
+        })
+    }
+
+    /// What is reserved and what that is made of.
+    fn reserved_line(&self) -> Option<String> {
+        self.reservation_of(self.plan).map(Reservation::sentence)
     }
 
     /// The largest total on the host in the steps shown.
@@ -128,8 +167,11 @@ impl Report for PlanReport<'_> {
         if let Some(line) = self.host_line() {
             text(out, look.faint(), &line)?;
         }
+        if let Some(line) = self.reserved_line() {
+            text(out, look.faint(), &line)?;
+        }
         text(out, look.faint(), &self.costs_line())?;
-        for line in self.plan.not_counted() {
+        for line in self.not_counted() {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
         }
         Ok(())
@@ -239,8 +281,11 @@ impl Report for PlanReport<'_> {
         if let Some(line) = self.host_line() {
             writeln!(out, "\n{}", markdown::escaped(&line))?;
         }
+        if let Some(line) = self.reserved_line() {
+            writeln!(out, "\n{}", markdown::escaped(&line))?;
+        }
         writeln!(out, "\n{}\n", markdown::escaped(&self.costs_line()))?;
-        for line in self.plan.not_counted() {
+        for line in self.not_counted() {
             writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
         Ok(())

@@ -15,9 +15,10 @@ pub(super) fn gemm(op: &'static str, factors: [&Tensor; 2], layout: Layout, inne
     let [first, _] = factors;
     let (torch, dtype) = (first.torch(), first.dtype());
     torch.launch(op);
-    torch.cublas();
     let flops = product_flops(layout.numel(), inner);
-    multiplied(factors, layout, flops, dtype)
+    let product = multiplied(factors, layout, flops, dtype);
+    torch.cublas();
+    product
 }
 
 /// What the running product puts out.

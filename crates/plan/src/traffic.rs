@@ -1,0 +1,160 @@
+//! The tape as the caching allocator sees it: allocations and frees one after the other, at device level.
+
+use crate::plan::{Level, Plan, Step};
+use crate::torch::tape::{Role, Stored};
+use peakledger_core::{Device, Moment};
+
+/// What a planned step asks of the allocator at one point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// In which of the step's phases, by its place in [`crate::StepPlan::phases`].
+    pub phase: usize,
+    /// Which storage, by a number that is the same in every step.
+    pub storage: u32,
+    /// The bytes that it asks for, rounded up to 512 (which changes no block that the allocator makes of it); nothing where
+    /// it is given back.
+    pub allocates: Option<u64>,
+}
+
+impl Plan {
+    /// What a step asks for and gives back, in order: the first step from an empty device on, the model's load among it,
+    /// the steady one from where a step before it ended. Inside one op, what it allocates comes before what goes with it.
+    pub fn traffic(&self, step: Step) -> Vec<Traffic> {
+        let tape = &self.tape;
+        let last = tape.now();
+        // what outlives a step is there already when the next begins, and some of the first step comes only once
+        let again = |stored: &Stored| {
+            let is_there = |level| step.interval(tape, stored, level).is_some();
+            step == Step::First
+                || !stored.outlives_the_step() && (is_there(Level::Op) || is_there(Level::Untracked))
+        };
+        let moments = tape.ran.len().saturating_add(1);
+        let (mut births, mut deaths) = (Buckets::of(moments), Buckets::of(moments));
+        let on_the_card = |stored: &Stored| stored.device == Device::Gpu && again(stored);
+        let numbered = || (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored));
+        for (_, stored) in numbered() {
+            births.count(stored.birth);
+            if !stored.outlives_the_step() {
+                deaths.count(stored.death.min(last));
+            }
+        }
+        births.lay_out();
+        deaths.lay_out();
+        for (storage, stored) in numbered() {
+            births.put(stored.birth, storage);
+            if !stored.outlives_the_step() {
+                deaths.put(stored.death.min(last), storage);
+            }
+        }
+        let of_a_batch = |stored: &Stored| matches!(stored.role, Role::Input { .. });
+        let last_of_a_batch =
+            numbered().filter(|(_, stored)| of_a_batch(stored)).map(|(storage, _)| storage).last();
+        let mut traffic = Vec::with_capacity(births.items.len() + deaths.items.len());
+        let mut phases = tape.marks.iter().map(|mark| mark.first).enumerate().skip(1).peekable();
+        let mut phase = 0;
+        for moment in (0u32..).map(Moment).take(moments) {
+            while let Some((next, _)) = phases.next_if(|(_, first)| *first <= moment) {
+                phase = next;
+            }
+            let bytes = |storage: u32| tape.stored.get(storage as usize).map_or(0, |stored| stored.bytes);
+            for storage in births.at(moment) {
+                traffic.push(Traffic { phase, storage: *storage, allocates: Some(bytes(*storage)) });
+                if Some(*storage) == last_of_a_batch {
+                    traffic.extend(self.batches_left_out(phase));
+                }
+            }
+            let dead = deaths.at(moment).iter();
+            traffic.extend(dead.map(|storage| Traffic { phase, storage: *storage, allocates: None }));
+        }
+        traffic
+    }
+
+    /// The batches of micro-batches that are not run, under numbers that no storage has.
+    fn batches_left_out(&self, phase: usize) -> impl Iterator<Item = Traffic> {
+        let batches = (0..self.left_out).flat_map(|_| self.batch_bytes());
+        let numbers = u32::try_from(self.tape.stored.len()).unwrap_or(u32::MAX)..u32::MAX;
+        numbers.zip(batches).map(move |(storage, bytes)| Traffic { phase, storage, allocates: Some(bytes) })
+    }
+}
+
+/// Storages by moment, in one array: counted, then put in their places.
+struct Buckets {
+    /// Where each moment's begin; while they are put, where the next one goes.
+    starts: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Buckets {
+    fn of(moments: usize) -> Buckets {
+        Buckets { starts: vec![0; moments + 1], items: Vec::new() }
+    }
+
+    fn count(&mut self, moment: Moment) {
+        if let Some(count) = self.starts.get_mut(moment.index()) {
+            *count += 1;
+        }
+    }
+
+    fn lay_out(&mut self) {
+        let mut total = 0;
+        for start in &mut self.starts {
+            total += std::mem::replace(start, total);
+        }
+        self.items.resize(total as usize, 0);
+    }
+
+    fn put(&mut self, moment: Moment, item: u32) {
+        let Some(at) = self.starts.get_mut(moment.index()) else { return };
+        if let Some(slot) = self.items.get_mut(*at as usize) {
+            *slot = item;
+        }
+        *at += 1;
+    }
+
+    /// After all are put, each start has moved to where the next moment's begin.
+    fn at(&self, moment: Moment) -> &[u32] {
+        let end = |index: usize| self.starts.get(index).map_or(0, |end| *end as usize);
+        let start = moment.index().checked_sub(1).map_or(0, end);
+        self.items.get(start..end(moment.index())).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::open_model;
+    use crate::config::Architecture;
+    use crate::options::Options;
+    use crate::plan;
+
+    /// Added up, the traffic of the first step and then the steady one has each phase's device peak.
+    #[test]
+    fn adds_up_to_the_device_peaks() {
+        let architecture = Architecture::read(&open_model("qwen2.5-0.5b").unwrap().config).unwrap();
+        let options = Options { gradient_accumulation_steps: 2, seq_len: Some(256), ..Options::default() };
+        let plan = plan(architecture, options).unwrap();
+        let (mut live, mut sizes) = (0, std::collections::BTreeMap::new());
+        for step in [Step::First, Step::Steady] {
+            let phases = &plan.step(step).phases;
+            let mut peaks = vec![0; phases.len()];
+            let mut now = None;
+            for event in plan.traffic(step) {
+                while now != Some(event.phase) {
+                    let next = now.map_or(0, |now| now + 1);
+                    peaks[next] = live;
+                    now = Some(next);
+                }
+                match event.allocates {
+                    Some(bytes) => {
+                        live += bytes;
+                        assert_eq!(sizes.insert(event.storage, bytes), None);
+                    }
+                    None => live -= sizes.remove(&event.storage).unwrap(),
+                }
+                peaks[event.phase] = peaks[event.phase].max(live);
+            }
+            let planned: Vec<u64> = phases.iter().map(|phase| phase.device_peak.get()).collect();
+            assert_eq!(peaks, planned, "{step:?}");
+        }
+    }
+}

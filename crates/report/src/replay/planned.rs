@@ -1,0 +1,208 @@
+//! What the caching allocator makes of a plan: its load, its first and its steady step, one after the other.
+
+use super::script::{Ask, Outcome, Script};
+use peakledger_allocator::{Card as Device, OutOfMemory, Request, Settings, Totals};
+use peakledger_core::Bytes;
+use peakledger_plan::catalogue::Card;
+use peakledger_plan::{Plan, PlannedPhase, Step, Verdict};
+
+/// What the allocator reserves for a plan.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// The settings that it runs under.
+    pub settings: Settings,
+    /// What is held where most is reserved. On a card that runs out, what the steps would take on a larger one.
+    pub peak: Totals,
+    /// The most bytes allocated: what `torch.cuda.max_memory_allocated` shows, with what the allocator adds to requests.
+    pub allocated: u64,
+    /// How often everything cached is given back to the card to make room; the step waits for it each time.
+    pub retries: u64,
+    /// The request that the card has no room for, and where it is made.
+    pub oom: Option<PlannedOom>,
+}
+
+/// A planned step runs out of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedOom {
+    /// In which step.
+    pub step: Step,
+    /// In which of its phases, by place.
+    pub phase: usize,
+    /// What was asked for, and what there was.
+    pub oom: OutOfMemory,
+}
+
+impl Reservation {
+    /// Runs the load and the steps of a plan through the allocator: the first step where only that is looked at, else both.
+    /// Nothing comes of sums that pass 64 bits.
+    pub fn of(
+        plan: &Plan,
+        settings: Settings,
+        card: Option<&Card>,
+        step: Option<Step>,
+    ) -> Option<Reservation> {
+        let steps: &[Step] =
+            if step == Some(Step::First) { &[Step::First] } else { &[Step::First, Step::Steady] };
+        let script = Script::of_plan(plan, steps);
+        let limited = match card {
+            None => Device::unlimited(),
+            Some(card) => Device::of(card.total.get(), Verdict::outside(Some(card)).get()),
+        };
+        let (outcome, _) = script.run(settings, limited)?;
+        let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, None)) };
+        let (step, phase) = placed(at);
+        let unlimited = Settings { memory_fraction: 1.0, ..settings };
+        let (outcome, _) = script.run(unlimited, Device::unlimited())?;
+        let reservation = Reservation::from(&outcome, Some(PlannedOom { step, phase, oom }));
+        Some(Reservation { settings, ..reservation })
+    }
+
+    fn from(outcome: &Outcome, oom: Option<PlannedOom>) -> Reservation {
+        Reservation {
+            settings: outcome.settings,
+            peak: outcome.peak.totals,
+            allocated: outcome.allocated_peak.totals.allocated,
+            retries: outcome.retries,
+            oom,
+        }
+    }
+
+    /// The most bytes reserved.
+    pub fn reserved(&self) -> Bytes {
+        Bytes::new(self.peak.reserved)
+    }
+
+    /// Whether the process fits a card: what is reserved and what lies outside the allocator, or the request that was not
+    /// served.
+    pub fn verdict(&self, card: &Card) -> Verdict {
+        let outside = Verdict::outside(Some(card)).get();
+        let limit = self.settings.limit_on(Some(card.total.get())).map(|limit| limit.saturating_add(outside));
+        let capacity = limit.unwrap_or(u64::MAX).min(card.total.get());
+        let needed = self.peak.reserved.saturating_add(outside);
+        let needed = match self.oom {
+            None => needed,
+            Some(out) => {
+                let then = out.oom.totals.reserved.saturating_add(out.oom.segment).saturating_add(outside);
+                needed.max(then).max(capacity.saturating_add(1))
+            }
+        };
+        Verdict { needed: Bytes::new(needed), capacity: Bytes::new(capacity) }
+    }
+
+    /// `reserved 18.21 GiB by the caching allocator: …`, and what that is made of.
+    pub(crate) fn sentence(&self) -> String {
+        let tails = match self.peak.tails {
+            0 => String::new(),
+            tails => format!(" ({} of it the unsplit ends of blocks)", Bytes::new(tails)),
+        };
+        let mut parts = vec![format!("{} allocated{tails}", Bytes::new(self.peak.allocated))];
+        let others = [
+            (self.peak.returnable, "free in whole segments"),
+            (self.peak.stuck(), "free in segments that are partly in use"),
+        ];
+        let others = others.iter().filter(|(size, _)| *size > 0);
+        parts.extend(others.map(|(size, what)| format!("{} {what}", Bytes::new(*size))));
+        let settings = match self.settings.to_string() {
+            text if text == "default" => String::new(),
+            text => format!(" under {text}"),
+        };
+        format!("reserved {} by the caching allocator{settings}: {}", self.reserved(), parts.join(", "))
+    }
+}
+
+impl PlannedOom {
+    /// The phase that runs out.
+    pub fn phase<'a>(&self, plan: &'a Plan) -> Option<&'a PlannedPhase> {
+        plan.step(self.step).phases.get(self.phase)
+    }
+}
+
+impl Script {
+    /// What a plan asks in these steps, each ask with its step and phase ([`placed`]).
+    fn of_plan(plan: &Plan, steps: &[Step]) -> Script {
+        let mut script = Script::default();
+        let mut numbers: Vec<Option<u32>> = Vec::new();
+        let mut next = 0;
+        for step in steps {
+            for traffic in plan.traffic(*step) {
+                let at = place(*step, traffic.phase);
+                let storage = traffic.storage as usize;
+                if numbers.len() <= storage {
+                    numbers.resize(storage + 1, None);
+                }
+                let Some(number) = numbers.get_mut(storage) else { continue };
+                match traffic.allocates {
+                    Some(bytes) => {
+                        script.asks.push((at, Ask::Alloc(Request::of(bytes))));
+                        *number = Some(next);
+                        next += 1;
+                    }
+                    None => script.asks.extend(number.take().map(|number| (at, Ask::FreeCompleted(number)))),
+                }
+            }
+        }
+        script
+    }
+}
+
+/// A phase of a step as one number.
+fn place(step: Step, phase: usize) -> u32 {
+    let phase = u32::try_from(phase).unwrap_or(u32::MAX / 2);
+    phase.saturating_mul(2).saturating_add(u32::from(step == Step::Steady))
+}
+
+/// The step and the phase of a number.
+fn placed(at: u32) -> (Step, usize) {
+    (if at % 2 == 1 { Step::Steady } else { Step::First }, (at / 2) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peakledger_core::block::MIB;
+    use peakledger_plan::catalogue::{card, open_model};
+    use peakledger_plan::config::Architecture;
+    use peakledger_plan::options::Options;
+    use peakledger_plan::plan;
+
+    fn planned() -> Plan {
+        let architecture = Architecture::read(&open_model("qwen2.5-0.5b").unwrap().config).unwrap();
+        plan(architecture, Options { seq_len: Some(512), ..Options::default() }).unwrap()
+    }
+
+    #[test]
+    fn reserves_at_least_what_is_planned() {
+        let plan = planned();
+        let reservation = Reservation::of(&plan, Settings::default(), None, None).unwrap();
+        let device_peak = plan.device_peak().phase.device_peak.get();
+        assert!(device_peak <= reservation.allocated);
+        assert!(reservation.allocated <= reservation.reserved().get());
+        assert_eq!(reservation.reserved().get() % (2 * MIB), 0);
+        let first = Reservation::of(&plan, Settings::default(), None, Some(Step::First)).unwrap();
+        assert!(first.reserved() <= reservation.reserved());
+    }
+
+    #[test]
+    fn a_card_that_is_too_small_runs_out_and_one_that_is_tight_gives_back() {
+        let plan = planned();
+        let free = Reservation::of(&plan, Settings::default(), None, None).unwrap();
+        let mut card = card("80GiB").unwrap();
+        let outside = Verdict::outside(Some(&card)).get();
+        let on = |card: &Card| Reservation::of(&plan, Settings::default(), Some(card), None).unwrap();
+        let exactly = free.reserved().get() + outside;
+        card.total = Bytes::new(exactly);
+        let fits = on(&card);
+        assert_eq!((fits.verdict(&card).headroom(), fits.retries, fits.oom.is_none()), (0, 0, true));
+        card.total = Bytes::new(exactly - 2 * MIB);
+        let tight = on(&card);
+        assert!(tight.oom.is_none() && tight.retries > 0, "cached blocks make room: {tight:?}");
+        assert!(tight.verdict(&card).fits());
+        card.total = Bytes::new(plan.device_peak().phase.device_peak.get() + outside - 1);
+        let short = on(&card);
+        assert!(!short.verdict(&card).fits());
+        assert_eq!(short.reserved(), free.reserved());
+        let oom = short.oom.unwrap();
+        assert!(oom.oom.segment > oom.oom.unused.unwrap());
+        assert!(oom.phase(&plan).is_some());
+    }
+}
