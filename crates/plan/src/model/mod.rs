@@ -5,6 +5,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod decoder;
+mod deepseek_moe;
 mod deepseek_v3;
 mod experts;
 mod gemma;
