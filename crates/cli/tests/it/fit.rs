@@ -149,17 +149,17 @@ fn a_model_of_the_catalogue() {
     offload,--offload activations,true,160622298112,false,-135678879488,,card,,card,1.929337898834
     offload-optimizer,--offload optimizer,true,66232084480,false,-41288665856,,card,,card,1.401611198774
     offload-parameters,--offload parameters,true,38313748480,false,-13370329856,,card,320,card,2.347254076762
-    fused-loss,--fused-loss,true,160622298112,false,-135678879488,,card,,card,0.091775335627
+    fused-loss,--fused-loss,true,160622298112,false,-135678879488,,card,,card,0.090716357087
     LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-40145316608,,card,,card,-0.766996378884
     QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-7345974016,,card,1379,card,-0.664739413805
     bf16,--precision bf16,false,80319685632,false,-55376267008,,card,,card,-0.448273188572
     adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,-57600194304,,card,,card,-0.509857857016
     adafactor,--optimizer adafactor,false,66440261120,false,-41496842496,,card,,card,-0.159121523764
     recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-103591538944,,card,,card,-0.185940502773
-    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,-135678879488,,card,,card,0.320094341679
+    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,-135678879488,,card,,card,0.319035363139
     recompute + offload,--recompute full --offload activations,true,160622298112,false,-135678879488,,card,,card,0.29644341799
     recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,-39349299968,,card,,card,1.629930204826
-    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,-41355964672,,card,,card,1.493386534401
+    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,-41355964672,,card,,card,1.492327555861
     recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-13010127616,,card,,card,-0.441021499518
     recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,10981176576,3,card,7325,card,-0.307469534057
     recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-55376267008,,card,,card,-0.27168445198

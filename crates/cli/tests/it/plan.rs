@@ -967,9 +967,9 @@ fn what_is_behind_a_name() {
     | model.layers.\*.self_attn: \_softmax_backward_data (kernel) | 512.00 KiB | 2 of \[65536\] × 4 B (fp32) = 262,144 B, 256.00 KiB each | inside the kernel: the product of gradient and output, in the wider of their types (aten/src/ATen/native/cuda/SoftMax.cu) | \_softmax_backward_data in backward, in model.layers.\*.self_attn | \_softmax_backward_data in backward, in model.layers.\*.self_attn |
     ");
     assert_snapshot!(bench().answer("plan config.json --explain model.norm.weight.exp_avg --format csv"), @r#"
-    name,category,detail,device,shape,dtype,requested_bytes,each_bytes,count,bytes,op,why,source,from,until
-    model.norm.weight.exp_avg,optimizer_state,,gpu,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
-    model.norm.weight.exp_avg_sq,optimizer_state,,gpu,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
+    name,category,detail,shape,dtype,requested_bytes,each_bytes,count,bytes,op,why,source,from,until
+    model.norm.weight.exp_avg,optimizer_state,,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
+    model.norm.weight.exp_avg_sq,optimizer_state,,64,fp32,256,512,1,512,zeros_like,"made by the optimizer's first step, kept from then on",,before the step,it stays
     "#);
     assert_snapshot!(bench().refusal("plan config.json --explain gradiants"), @"
     error: `--explain`: nothing of this step is named `gradiants`
