@@ -221,7 +221,7 @@ impl Machine<'_> {
             let Value::Text(key) = key else {
                 return Err(Wrong::new(format!("{} as the key of a dict", key.kind())));
             };
-            let value = self.close(value)?;
+            let value = if value.is_finished() { value } else { self.close(value)? };
             self.tables.pairs.push((key, value));
             at += 2;
         }

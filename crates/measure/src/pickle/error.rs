@@ -27,9 +27,13 @@ impl Fault {
     }
 }
 
-/// A fault whose place is not known yet.
+/// A fault whose place is not known yet. Small, since every opcode may end in one and hardly any does.
 #[derive(Clone, Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct Wrong(Box<Details>);
+
+/// What is wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Details {
     pub(crate) cause: String,
     pub(crate) mend: &'static str,
     pub(crate) salvage: bool,
@@ -44,24 +48,32 @@ pub(crate) const DUMP: &str =
 pub(crate) const SALVAGE: &str =
     "record or copy it again, or pass `--salvage` to keep the sound part (the result is marked incomplete)";
 
+impl std::ops::Deref for Wrong {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
+    }
+}
+
 impl Wrong {
     /// What no part of the file can be trusted after.
     pub(crate) fn new(cause: impl Into<String>) -> Wrong {
-        Wrong { cause: cause.into(), mend: DUMP, salvage: false, key: None }
+        Wrong(Box::new(Details { cause: cause.into(), mend: DUMP, salvage: false, key: None }))
     }
 
     /// What leaves the part before it sound.
     pub(crate) fn damaged(cause: impl Into<String>) -> Wrong {
-        Wrong { cause: cause.into(), mend: SALVAGE, salvage: true, key: None }
+        Wrong(Box::new(Details { cause: cause.into(), mend: SALVAGE, salvage: true, key: None }))
     }
 
     pub(crate) fn mend(mut self, mend: &'static str) -> Wrong {
-        self.mend = mend;
+        self.0.mend = mend;
         self
     }
 
     pub(crate) fn of(mut self, key: TextId) -> Wrong {
-        self.key = Some(key);
+        self.0.key = Some(key);
         self
     }
 }

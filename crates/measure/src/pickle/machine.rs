@@ -1,6 +1,6 @@
 //! The loop over the opcodes.
 
-use super::error::{DUMP, Fault, SALVAGE, Wrong};
+use super::error::{DUMP, Fault, Wrong};
 use super::feed::Feed;
 use super::memo::Memo;
 use super::opcode::{self as op, Why};
@@ -57,7 +57,7 @@ impl<'a> Machine<'a> {
             let dot = if path.is_empty() { "" } else { "." };
             path = format!("{path}{dot}{}", self.tables.texts().text(key));
         }
-        let mut cause = wrong.cause;
+        let mut cause = wrong.cause.clone();
         let events = self.tables.events() as u64;
         if wrong.salvage {
             cause = format!("{cause}; {} events before it are sound", grouped(events));
@@ -321,10 +321,7 @@ impl<'a> Machine<'a> {
                 Some((name, Why::Unneeded)) => {
                     Wrong::new(format!("the opcode {name}, which no snapshot has")).mend(DUMP)
                 }
-                None => {
-                    let cause = format!("0x{opcode:02x} is no opcode");
-                    Wrong { mend: SALVAGE, salvage: true, ..Wrong::new(cause) }
-                }
+                None => Wrong::damaged(format!("0x{opcode:02x} is no opcode")),
             },
         }
     }

@@ -86,6 +86,12 @@ impl Value {
         }
     }
 
+    /// Whether it is nothing that could be added to: what most values are.
+    #[inline]
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(self, Value::Int(_) | Value::Text(_) | Value::Stack(_, Home::CLOSED))
+    }
+
     /// In words, for a message.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

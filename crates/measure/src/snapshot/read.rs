@@ -40,7 +40,7 @@ pub fn read(file: &mut Binary, options: Options, progress: Progress<'_>) -> Resu
         }
     };
     let mut snapshot = tables.assemble(top, &arena).map_err(|wrong| {
-        let (cause, mend) = (wrong.cause, wrong.mend);
+        let (cause, mend) = (wrong.cause.clone(), wrong.mend);
         Problem::in_file(&name, cause).mend(mend)
     })?;
     if after > 0 {

@@ -117,13 +117,15 @@ impl Frame {
     }
 }
 
-/// Stacks are hashed two million times in a large file, so by a multiplication a frame; frames are small numbers of our
+/// Stacks are hashed two million times in a large file, so by a multiplication for two frames; frames are small numbers of our
 /// own, but which of them follow each other is the file's choice, so the table compares, and never trusts the hash.
 fn hash(stack: &[FrameId]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mixed = stack
-        .iter()
-        .fold(stack.len() as u64, |hash, frame| (hash.rotate_left(5) ^ u64::from(frame.0)).wrapping_mul(ODD));
+    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(ODD);
+    let (pairs, last) = stack.as_chunks::<2>();
+    let hash = last.iter().fold(stack.len() as u64, |hash, frame| mix(hash, u64::from(frame.0)));
+    let mixed =
+        pairs.iter().fold(hash, |hash, [one, two]| mix(hash, u64::from(one.0) << 32 | u64::from(two.0)));
     mixed ^ (mixed >> 32)
 }
 
