@@ -52,7 +52,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         // a ledger is JSON, as a trace is
         Content::Trace | Content::Timeline if is_trace(&file) => {
             let problem = file.problem("a profiler's trace, which has no segments and no requests");
-            return Err(problem.mend("replay a snapshot of the same step: `torch.cuda.memory._dump_snapshot` writes one"));
+            return Err(problem
+                .mend("replay a snapshot of the same step: `torch.cuda.memory._dump_snapshot` writes one"));
         }
         Content::Trace | Content::Timeline => {
             let ledger = match &args.file {

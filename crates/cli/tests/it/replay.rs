@@ -118,7 +118,8 @@ fn a_ledger_as_csv_and_markdown() {
 #[test]
 fn json_adds_up() {
     for file in ["step.pickle", "ledger.json"] {
-        let json: Value = serde_json::from_str(&bench().answer(&format!("replay {file} --format json"))).unwrap();
+        let json: Value =
+            serde_json::from_str(&bench().answer(&format!("replay {file} --format json"))).unwrap();
         assert_eq!(json["followed"].is_null(), file == "ledger.json");
         let runs = json["runs"].as_array().unwrap();
         assert_eq!(runs.len(), 4, "as it is and three usual settings");
@@ -169,14 +170,32 @@ fn what_cannot_be_replayed_is_told() {
         .file("config.json", r#"{"model_type": "llama"}"#);
     for (arguments, says) in [
         ("replay none.pickle", "error: none.pickle: no such file"),
-        ("replay trace.json", "error: trace.json: a profiler's trace, which has no segments and no requests\n  help: replay"),
+        (
+            "replay trace.json",
+            "error: trace.json: a profiler's trace, which has no segments and no requests\n  help: replay",
+        ),
         ("replay config.json", "error: config.json:1:1: the config of a model, not a ledger"),
         ("replay step.pickle --device 3", "error: `--device`: there is no device 3 in step.pickle\n  help: "),
-        ("replay ledger.json --device 1", "error: `--device`: ledger.json is a ledger, and a ledger is of one device"),
-        ("replay step.pickle --alloc-conf backend:cudaMallocAsync", "error: `--alloc-conf`: `cudaMallocAsync` is an"),
-        ("replay step.pickle --alloc-conf max_split:128", "error: `--alloc-conf`: torch knows no setting `max_split`"),
-        ("plan smollm2-135m --alloc-conf expandable_segments:yes", "error: `--alloc-conf`: `expandable_segments` is True"),
-        ("fit smollm2-135m --gpu t4 --alloc-conf expandable_segments", "error: `--alloc-conf`: `expandable_segments` is not"),
+        (
+            "replay ledger.json --device 1",
+            "error: `--device`: ledger.json is a ledger, and a ledger is of one device",
+        ),
+        (
+            "replay step.pickle --alloc-conf backend:cudaMallocAsync",
+            "error: `--alloc-conf`: `cudaMallocAsync` is an",
+        ),
+        (
+            "replay step.pickle --alloc-conf max_split:128",
+            "error: `--alloc-conf`: torch knows no setting `max_split`",
+        ),
+        (
+            "plan smollm2-135m --alloc-conf expandable_segments:yes",
+            "error: `--alloc-conf`: `expandable_segments` is True",
+        ),
+        (
+            "fit smollm2-135m --gpu t4 --alloc-conf expandable_segments",
+            "error: `--alloc-conf`: `expandable_segments` is not",
+        ),
         ("replay step.pickle --gpu tpu", "error: `--gpu`: "),
     ] {
         let run = bench.run(arguments);

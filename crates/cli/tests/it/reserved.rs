@@ -68,7 +68,11 @@ fn the_table_of_the_docs_is_what_is_planned() {
             length: length.parse().unwrap(),
         };
         let [allocated, reserved] = step.planned(&bench, &row[1]);
-        assert_eq!((format!("{allocated:.1}"), format!("{reserved:.0}")), (row[5].clone(), row[8].clone()), "{row:?}");
+        assert_eq!(
+            (format!("{allocated:.1}"), format!("{reserved:.0}")),
+            (row[5].clone(), row[8].clone()),
+            "{row:?}"
+        );
         compared += 1;
     }
     assert_eq!(compared, 40);

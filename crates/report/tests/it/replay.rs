@@ -25,7 +25,10 @@ fn every_real_trace_is_followed_to_the_address() {
             if device["actions"]["alloc"].as_u64().is_none() {
                 continue;
             }
-            let asked = Asked { device: Some(u32::try_from(device["device"].as_u64().unwrap()).unwrap()), ..Asked::default() };
+            let asked = Asked {
+                device: Some(u32::try_from(device["device"].as_u64().unwrap()).unwrap()),
+                ..Asked::default()
+            };
             let replays = Replays::of_snapshot(file, &snapshot, &asked).unwrap();
             let report = ReplayReport { name: file, replays: &replays };
             let json: Value = serde_json::from_str(&said(&report, Format::Json)).unwrap();
