@@ -317,13 +317,13 @@ fn the_way_out() {
     assert_snapshot!(said("--gpu 330MiB --batch 8", &["shorter: --seq-len 8 --precision bf16"]), @"
     does not fit: 8.10 MiB short on 330MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 13.90 MiB left, though no
     more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
-    it fits with shorter (19.90 MiB to spare)
+    it fits with fused-loss (11.90 MiB to spare) and shorter (19.90 MiB to spare)
     largest micro-batch at 128 tokens: 2 sequences
     longest sequence at a micro-batch of 8: 40 tokens
     ");
     assert_snapshot!(said("--gpu 100MiB", &[]), @"
     does not fit: 212.10 MiB short on 100MiB (26.00 MiB reserved and 286.10 MiB of CUDA context, of 100.00 MiB); it runs out in load of the first step: 2.00 MiB asked for with 0 B left
-    no change that was tried makes it fit; the closest is QLoRA (210.10 MiB short)
+    no change that was tried makes it fit; the closest is offload-optimizer (210.10 MiB short)
     largest micro-batch at 128 tokens: none, not even 1 sequence
     longest sequence at a micro-batch of 1: none, not even 1 token
     ");
