@@ -49,7 +49,12 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             let snapshot = snapshot::read(&mut file, Options::default(), &mut |bytes| progress.at(bytes))?;
             Replays::of_snapshot(&name, &snapshot, &asked)?
         }
-        // a ledger is JSON as these are, and its reader says what it is if it is none
+        // a ledger is JSON, as a trace is
+        Content::Trace | Content::Timeline if is_trace(&file) => {
+            let problem = file.problem("a profiler's trace, which has no segments and no requests");
+            return Err(problem
+                .mend("replay a snapshot of the same step: `torch.cuda.memory._dump_snapshot` writes one"));
+        }
         Content::Trace | Content::Timeline => {
             let ledger = match &args.file {
                 Input::File(_) if !file.is_packed() => open_ledger(&args.file)?.1,
@@ -61,6 +66,12 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     output.write(&ReplayReport { name: &name, replays: &replays })?;
     let ran_out = args.exit_code && replays.runs_out(settings.is_some());
     Ok(if ran_out { Answer::No } else { Answer::Given })
+}
+
+/// Whether JSON is what torch's profiler writes.
+fn is_trace(file: &Binary) -> bool {
+    let has = |word: &[u8]| file.head().windows(word.len()).any(|part| part == word);
+    has(b"\"traceEvents\"") || has(b"\"schemaVersion\"") || has(b"\"deviceProperties\"")
 }
 
 /// The whole of a ledger that can be read only once.

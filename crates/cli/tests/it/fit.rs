@@ -323,7 +323,7 @@ fn the_way_out() {
     ");
     assert_snapshot!(said("--gpu 100MiB", &[]), @"
     does not fit: 212.10 MiB short on 100MiB (26.00 MiB reserved and 286.10 MiB of CUDA context, of 100.00 MiB); it runs out in load of the first step: 2.00 MiB asked for with 0 B left
-    no change that was tried makes it fit; the closest is QLoRA (210.10 MiB short)
+    no change that was tried makes it fit; the closest is offload-optimizer (210.10 MiB short)
     largest micro-batch at 128 tokens: none, not even 1 sequence
     longest sequence at a micro-batch of 1: none, not even 1 token
     ");

@@ -14,6 +14,8 @@ mod plan;
 mod read;
 mod read_hostile;
 mod readme;
+mod replay;
+mod reserved;
 mod support;
 mod traced;
 mod usage;

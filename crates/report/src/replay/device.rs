@@ -30,7 +30,9 @@ pub(crate) enum Given {
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     given: VecDeque<Given>,
-    /// How often it gave what the trace has.
+    /// What it was given back.
+    back: VecDeque<Given>,
+    /// How often it gave, or was given back, what the trace has.
     pub(crate) matched: u64,
     /// How often it was asked for something else.
     pub(crate) strayed: u64,
@@ -39,13 +41,22 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    pub(crate) fn new(given: VecDeque<Given>) -> Recorded {
-        Recorded { given, matched: 0, strayed: 0, refuses: false, own: Card::unlimited().holding(0) }
+    pub(crate) fn new(given: VecDeque<Given>, back: VecDeque<Given>) -> Recorded {
+        Recorded { given, back, matched: 0, strayed: 0, refuses: false, own: Card::unlimited().holding(0) }
     }
 
     /// What the trace has and the replay never asked for.
     pub(crate) fn left_over(&self) -> usize {
-        self.given.len()
+        self.given.len() + self.back.len()
+    }
+
+    fn take_back(&mut self, given: Given) {
+        if self.back.front() == Some(&given) {
+            self.back.pop_front();
+            self.matched += 1;
+        } else {
+            self.strayed += 1;
+        }
     }
 }
 
@@ -76,7 +87,9 @@ impl Device for Recorded {
         }
     }
 
-    fn free(&mut self, _address: u64, _bytes: u64) {}
+    fn free(&mut self, address: u64, bytes: u64) {
+        self.take_back(Given::Segment { address, bytes });
+    }
 
     fn reserve(&mut self, bytes: u64) -> Option<u64> {
         match self.given.front() {
@@ -96,7 +109,9 @@ impl Device for Recorded {
         !self.refuses
     }
 
-    fn unmap(&mut self, _address: u64, _bytes: u64) {}
+    fn unmap(&mut self, address: u64, bytes: u64) {
+        self.take_back(Given::Pages { address, bytes });
+    }
 
     fn release(&mut self, _address: u64, _bytes: u64) {}
 }

@@ -28,8 +28,8 @@ struct FollowedJson {
     exact: bool,
     blocks: u64,
     blocks_in_place: u64,
-    segments_given: u64,
-    segments_asked: u64,
+    segments: u64,
+    segments_in_time: u64,
 }
 
 #[derive(Serialize)]
@@ -97,8 +97,8 @@ impl ReplayJson {
             exact: followed.is_exact(),
             blocks: followed.blocks,
             blocks_in_place: followed.in_place,
-            segments_given: followed.given,
-            segments_asked: followed.asked,
+            segments: followed.given,
+            segments_in_time: followed.asked,
         });
         let runs = replays.runs.iter().map(run).collect();
         ReplayJson {

@@ -15,6 +15,8 @@ pub(crate) struct Measured {
     pub(crate) settings: Settings,
     /// What the device gave, in order.
     given: VecDeque<Given>,
+    /// What it was given back, in order.
+    back: VecDeque<Given>,
     /// The most that the allocator could have held, if a request failed: what it held then, and what the device had left.
     pub(crate) room: Option<u64>,
     /// How many events there are.
@@ -41,6 +43,7 @@ impl Measured {
             open: HashMap::new(),
             next: 0,
             given: VecDeque::new(),
+            back: VecDeque::new(),
             reserved: i128::from(history.reserved.start),
             room: None,
             frees: None,
@@ -57,6 +60,7 @@ impl Measured {
             script,
             settings,
             given: walk.given,
+            back: walk.back,
             room: walk.room.and_then(|room| u64::try_from(room).ok()),
             events: count,
             reserved_peak: history.reserved.peak,
@@ -66,7 +70,7 @@ impl Measured {
 
     /// The device that it was recorded on.
     pub(crate) fn device(&self) -> Recorded {
-        Recorded::new(self.given.clone())
+        Recorded::new(self.given.clone(), self.back.clone())
     }
 }
 
@@ -118,6 +122,7 @@ struct Walk<'a> {
     open: HashMap<u64, u32>,
     next: u32,
     given: VecDeque<Given>,
+    back: VecDeque<Given>,
     reserved: i128,
     room: Option<i128>,
     /// The first of the segment frees that came last, and nothing after them yet.
@@ -200,6 +205,11 @@ impl Walk<'_> {
         match event.action {
             Action::SegmentFree | Action::SegmentUnmap => {
                 self.reserved -= size;
+                let (address, bytes) = (event.addr, event.size);
+                self.back.push_back(match event.action {
+                    Action::SegmentFree => Given::Segment { address, bytes },
+                    _ => Given::Pages { address, bytes },
+                });
                 self.frees.get_or_insert(number);
                 return;
             }

@@ -81,15 +81,20 @@ impl ReplayReport<'_> {
     fn followed(&self) -> Option<String> {
         let followed = self.replays.followed?;
         Some(if followed.is_exact() {
-            format!(
-                "the replay puts each of {} where the trace has it, and asks for each of {} when it was given",
-                count(usize::try_from(followed.blocks).unwrap_or(usize::MAX), "block", "blocks"),
-                count(usize::try_from(followed.given).unwrap_or(usize::MAX), "segment", "segments"),
-            )
+            let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+            let segments = match followed.given {
+                0 => String::new(),
+                given => format!(
+                    ", and each of {} comes and goes when it did",
+                    count(number(given), "segment", "segments")
+                ),
+            };
+            let blocks = count(number(followed.blocks), "block", "blocks");
+            format!("the replay puts each of {blocks} where the trace has it{segments}")
         } else {
             format!(
-                "the replay puts {} of {} blocks where the trace has them, and asks for {} of {} segments when they \
-                 were given: what follows is so far from exact",
+                "the replay puts {} of {} blocks where the trace has them, and {} of {} segments come and go when they \
+                 did: so far is it from exact",
                 followed.in_place, followed.blocks, followed.asked, followed.given
             )
         })
@@ -130,7 +135,11 @@ impl ReplayReport<'_> {
             Places::Events { count, spans, .. } => {
                 let ends = spans.iter().skip(1).chain(std::iter::once(count));
                 let last = |end: &u32| end.saturating_sub(1);
-                spans.iter().zip(ends).map(|(start, end)| format!("events {start}–{}", last(end))).collect()
+                let name = |(start, end): (&u32, &u32)| match last(end) {
+                    last if last <= *start => format!("event {start}"),
+                    last => format!("events {start}–{last}"),
+                };
+                spans.iter().zip(ends).map(name).collect()
             }
         }
     }
