@@ -3,6 +3,7 @@
 use super::{Ledger, open_ledger};
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input};
+use crate::output::Output;
 use peakledger_core::compare;
 use peakledger_input::{Input, Problem};
 use peakledger_report::{Candidate, CompareReport};
@@ -27,31 +28,41 @@ pub(crate) struct Args {
 }
 
 /// A candidate from the command line.
-struct Named {
+pub(super) struct Named {
     name: String,
     input: Input,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let named = args.candidates.iter().map(Named::parse).collect::<Result<Vec<_>, _>>()?;
-    let mut inputs = vec![&args.baseline];
-    inputs.extend(named.iter().map(|candidate| &candidate.input));
-    let output = args.output.request(&inputs)?.listing(&args.list);
-
+    let output = args.output.request_with_pictures(&inputs(&args.baseline, &named))?.listing(&args.list);
     let baseline = open_ledger(&args.baseline)?;
+    write(&baseline, &named, &output)
+}
+
+/// Every file that is read.
+pub(super) fn inputs<'a>(baseline: &'a Input, named: &'a [Named]) -> Vec<&'a Input> {
+    std::iter::once(baseline).chain(named.iter().map(|candidate| &candidate.input)).collect()
+}
+
+/// Compares the candidates inside the baseline's file and those that are named with it.
+pub(super) fn write(baseline: &Ledger, named: &[Named], output: &Output) -> Result<Answer, Problem> {
     let mut opened = Vec::with_capacity(named.len());
-    for candidate in &named {
+    for candidate in named {
         opened.push((candidate.name.as_str(), open_candidate(&candidate.input)?));
     }
     let inside = baseline.file.candidates.iter().map(|(name, ledger)| (&**name, ledger));
     let outside = opened.iter().map(|(name, ledger)| (*name, &ledger.file.ledger));
     let pairs: Vec<_> = inside.chain(outside).collect();
-    check_names(&baseline, pairs.iter().map(|(name, _)| *name))?;
+    check_names(baseline, pairs.iter().map(|(name, _)| *name))?;
 
-    let candidates = pairs
-        .into_iter()
-        .map(|(name, ledger)| Candidate { name, comparison: compare(&baseline.file.ledger, ledger) });
+    let candidates = pairs.into_iter().map(|(name, ledger)| Candidate {
+        name,
+        ledger,
+        comparison: compare(&baseline.file.ledger, ledger),
+    });
     output.write(&CompareReport {
+        baseline_name: &baseline.name,
         baseline: &baseline.file.ledger,
         baseline_op: baseline.file.peak_op(),
         candidates: candidates.collect(),
@@ -88,7 +99,7 @@ fn check_names<'a>(baseline: &Ledger, names: impl Iterator<Item = &'a str>) -> R
 }
 
 impl Named {
-    fn parse(argument: &OsString) -> Result<Named, Problem> {
+    pub(super) fn parse(argument: &OsString) -> Result<Named, Problem> {
         let nameless = |cause: &str| {
             let problem = Problem::in_option(argument.to_string_lossy(), cause);
             problem.mend("write `NAME=LEDGER`, such as `checkpoint=checkpoint.json`")

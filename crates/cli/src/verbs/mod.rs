@@ -7,6 +7,7 @@ mod list;
 mod plan;
 mod read;
 mod replay;
+mod report;
 mod show;
 mod traced;
 
@@ -27,6 +28,7 @@ pub(crate) enum Verb {
     Fit(Box<fit::Args>),
     Read(Box<read::Args>),
     Replay(Box<replay::Args>),
+    Report(report::Args),
     List(list::Args),
 }
 
@@ -40,6 +42,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Fit(args) => fit::run(*args),
         Verb::Read(args) => read::run(*args),
         Verb::Replay(args) => replay::run(*args),
+        Verb::Report(args) => report::run(args),
         Verb::List(args) => list::run(args),
     }
 }

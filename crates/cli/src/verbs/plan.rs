@@ -137,7 +137,7 @@ fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
 fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a Path>), Problem> {
     let config = config_of(&args.model, model);
     let config = config.as_ref();
-    let output = args.output.request(config.as_slice())?.listing(&args.list);
+    let output = args.output.request_with_pictures(config.as_slice())?.listing(&args.list);
     let saved = output::saved(args.save.as_ref(), &output, config.as_slice())?;
     Ok((output, saved))
 }
