@@ -1,10 +1,11 @@
 // Draws a series on a canvas: categories stacked as they are at the largest moment of each column of pixels. Costs columns,
 // never states or moments, so a million events are as quick as a hundred.
 
-import { STACK } from './document.ts';
-import { size, ticks } from './format.ts';
-import { type Axis, type Column, type Drawn, STACKED, type Stay } from './series.ts';
-import type { Palette } from './theme.ts';
+import { STACK } from "./document.ts";
+import { size, ticks } from "./format.ts";
+import type { Axis, Column, Drawn, Stay } from "./series.ts";
+import { heights } from "./stack.ts";
+import type { Palette } from "./theme.ts";
 
 export interface Scene {
   drawn: Drawn;
@@ -41,14 +42,14 @@ export function frame(canvas: HTMLCanvasElement, plain: boolean): Frame {
 }
 
 /** The columns of a scene, one for each pixel. */
-export function columns(scene: Pick<Scene, 'axis' | 'view'>, drawn: Drawn, count: number): Column[] {
+export function columns(scene: Pick<Scene, "axis" | "view">, drawn: Drawn, count: number): Column[] {
   const [from, to] = scene.view;
   const at = (i: number) => scene.axis.moment(from + ((to - from) * i) / count);
   return Array.from({ length: count }, (_, i) => drawn.column(at(i), at(i + 1)));
 }
 
 export function draw(canvas: HTMLCanvasElement, scene: Scene): void {
-  const context = canvas.getContext('2d');
+  const context = canvas.getContext("2d");
   const box = frame(canvas, scene.plain ?? false);
   if (!context || box.width < 8) return;
   const ratio = Math.min(window.devicePixelRatio || 1, 3);
@@ -68,11 +69,14 @@ class Painter {
     private readonly scene: Scene,
     private readonly box: Frame,
   ) {
-    const count = Math.max(1, Math.round(box.width * (scene.plain ? 1 : Math.min(2, window.devicePixelRatio || 1))));
+    const count = Math.max(
+      1,
+      Math.round(box.width * (scene.plain ? 1 : Math.min(2, window.devicePixelRatio || 1))),
+    );
     this.columns = columns(scene, scene.drawn, count);
     this.step = box.width / count;
     to.font = `12px ${getComputedStyle(document.body).fontFamily}`;
-    to.textBaseline = 'middle';
+    to.textBaseline = "middle";
   }
 
   paint(): void {
@@ -115,7 +119,10 @@ class Painter {
       }
       const width = to.measureText(phase.id).width;
       const start = b - a > width + 6 ? a + 4 : Math.max(a, free) + 4;
-      if (start >= free && (b - a > width + 6 || (start < b + 4 && i === scene.drawn.series.phases.length - 1))) {
+      if (
+        start >= free &&
+        (b - a > width + 6 || (start < b + 4 && i === scene.drawn.series.phases.length - 1))
+      ) {
         to.fillStyle = scene.palette.faint;
         const left = Math.min(start, right - width);
         if (left < free) return;
@@ -140,7 +147,7 @@ class Painter {
 
   private grid(): void {
     const { to, box, scene } = this;
-    to.textAlign = 'right';
+    to.textAlign = "right";
     for (const { at, label } of ticks(scene.most, Math.max(2, Math.round(box.height / 62)))) {
       const y = Math.round(this.y(at)) + 0.5;
       to.strokeStyle = scene.palette.line;
@@ -149,7 +156,7 @@ class Painter {
       to.fillStyle = scene.palette.faint;
       to.fillText(label, box.left - 8, y);
     }
-    to.textAlign = 'left';
+    to.textAlign = "left";
   }
 
   private line(x: number, y: number, toX: number, toY: number): void {
@@ -186,7 +193,10 @@ class Painter {
       if (top.every((value, i) => value === base[i])) continue;
       const low = base.slice();
       to.fillStyle = scene.palette.categories[category]!;
-      this.area((i) => low[i]!, (i) => top[i]!);
+      this.area(
+        (i) => low[i]!,
+        (i) => top[i]!,
+      );
       rims.push(top);
       base.set(top);
     }
@@ -198,7 +208,10 @@ class Painter {
     // what only some of a column's moments reach
     to.fillStyle = scene.palette.ground;
     to.globalAlpha = 0.28;
-    this.area((i) => this.columns[i]!.min, (i) => this.columns[i]!.total);
+    this.area(
+      (i) => this.columns[i]!.min,
+      (i) => this.columns[i]!.total,
+    );
     to.globalAlpha = 1;
   }
 
@@ -222,7 +235,10 @@ class Painter {
     const hair = scene.most / this.box.height; // what is thinner than a pixel is seen too
     to.fillStyle = scene.palette.ink;
     to.globalAlpha = stay.bytes > 8 * hair ? 0.22 : 0.9;
-    this.area((i) => below[i]!, (i) => below[i]! + (there(i) ? Math.max(stay.bytes, hair) : 0));
+    this.area(
+      (i) => below[i]!,
+      (i) => below[i]! + (there(i) ? Math.max(stay.bytes, hair) : 0),
+    );
     to.globalAlpha = 1;
     to.strokeStyle = scene.palette.ink;
     to.lineWidth = 1.5;
@@ -281,7 +297,7 @@ class Painter {
         base[i]! += column.byCategory[category] ?? 0;
       });
       if (best.i < 0) continue;
-      to.fillStyle = category === 1 || category === 2 || category === 3 ? '#1b1d22' : '#ffffff';
+      to.fillStyle = category === 1 || category === 2 || category === 3 ? "#1b1d22" : "#ffffff";
       to.fillText(name, box.left + best.i * step + 8, best.y);
     }
   }
@@ -337,53 +353,6 @@ class Painter {
     to.fillStyle = color;
     to.fillText(text, x, y);
   }
-}
-
-/** How many bytes lie under a state in each column: the categories below its own, and what came before it. */
-function heights(drawn: Drawn, stay: Stay, all: Column[], moments: number[]): Float64Array {
-  const change = new Float64Array(all.length + 1);
-  for (const other of drawn.stays[stay.category]!) {
-    if (other === stay) break;
-    const [a, b] = [lower(moments, other.first), lower(moments, other.last + 1)];
-    if (a < b) {
-      change[a]! += other.bytes;
-      change[b]! -= other.bytes;
-    }
-  }
-  const under = STACK.slice(0, STACKED[stay.category]!);
-  let running = 0;
-  return Float64Array.from(all, (column, i) => {
-    running += change[i]!;
-    return running + under.reduce((sum, category) => sum + (column.byCategory[category] ?? 0), 0);
-  });
-}
-
-/** The first place in a rising list that is not below a value. */
-function lower(list: number[], value: number): number {
-  let [lo, hi] = [0, list.length];
-  while (lo < hi) {
-    const mid = (lo + hi) >> 1;
-    if (list[mid]! < value) lo = mid + 1;
-    else hi = mid;
-  }
-  return lo;
-}
-
-/** Which state lies at a height of a column, if it can be told. */
-export function stateAt(drawn: Drawn, column: Column, bytes: number): Stay | null {
-  let base = 0;
-  for (const category of STACK) {
-    const top = base + (column.byCategory[category] ?? 0);
-    if (bytes < top) {
-      for (const stay of drawn.standing(category, column.moment)) {
-        base += stay.bytes;
-        if (bytes < base) return stay;
-      }
-      return null;
-    }
-    base = top;
-  }
-  return null;
 }
 
 /** For screen readers: what the picture shows, in a sentence. */

@@ -7,10 +7,11 @@ export interface Page {
   version: string;
   title: string;
   subtitle: string | null;
-  measure: 'ledger' | 'op_level';
+  measure: "ledger" | "op_level";
   verdict: Verdict | null;
   device_peak: Exact | null;
   series: Series[];
+  series_left_out: number;
   facts: [topic: string, sentence: string][];
   not_counted: string[];
 }
@@ -26,7 +27,7 @@ export interface Verdict {
 
 export interface Series {
   name: string;
-  role: 'subject' | 'step' | 'candidate';
+  role: "subject" | "step" | "candidate";
   moments: number;
   phases: Phase[];
   phases_left_out: number;
@@ -101,24 +102,24 @@ export interface Moved {
 
 /** In the order of Rust's `Category::ALL`, which is that of every column. */
 export const CATEGORIES = [
-  'parameter',
-  'master_weight',
-  'gradient',
-  'optimizer_state',
-  'activation',
-  'workspace',
-  'communication_buffer',
+  "parameter",
+  "master_weight",
+  "gradient",
+  "optimizer_state",
+  "activation",
+  "workspace",
+  "communication_buffer",
 ] as const;
 export type CategoryName = (typeof CATEGORIES)[number];
 
 /** In the order of Rust's `Detail::ALL`. */
-export const DETAILS = ['buffer', 'input', 'saved_tensor', 'output', 'temporary', 'kernel'] as const;
+export const DETAILS = ["buffer", "input", "saved_tensor", "output", "temporary", "kernel"] as const;
 
 /** From the ground up: what persists lies at the bottom, what passes on top. */
 export const STACK = [0, 1, 3, 2, 4, 5, 6];
 
 /** Reads the JSON of an element of the page, if there is any in it. */
 export function embedded<T>(id: string): T | null {
-  const text = document.getElementById(id)?.textContent?.trim() ?? '';
-  return text.startsWith('{') ? (JSON.parse(text) as T) : null;
+  const text = document.getElementById(id)?.textContent?.trim() ?? "";
+  return text.startsWith("{") ? (JSON.parse(text) as T) : null;
 }

@@ -1,10 +1,10 @@
 // What is there at a moment, in words and figures; read out as it changes.
 
-import { CATEGORIES, DETAILS, STACK } from './document.ts';
-import { bar, h, swatch } from './dom.ts';
-import { exact, grouped, percent, size } from './format.ts';
-import { type Drawn, intervals } from './series.ts';
-import type { Words } from './words.ts';
+import { CATEGORIES, DETAILS, STACK } from "./document.ts";
+import { bar, h, swatch } from "./dom.ts";
+import { exact, grouped, percent, size } from "./format.ts";
+import { type Drawn, intervals } from "./series.ts";
+import type { Words } from "./words.ts";
 
 const MOST = 8;
 
@@ -13,7 +13,7 @@ export class Inspector {
   private drawn: Drawn | null = null;
 
   constructor(private readonly words: Words) {
-    this.element = h('div', { class: 'inspector', 'aria-live': 'polite', id: 'inspector' });
+    this.element = h("div", { class: "inspector", "aria-live": "polite", id: "inspector" });
   }
 
   of(drawn: Drawn): void {
@@ -35,27 +35,27 @@ export class Inspector {
     const total = known ? column.total : there.reduce((sum, stay) => sum + stay.bytes, 0);
     const op = phase && phase.moment === moment ? phase.op : null;
     const heading = h(
-      'div',
-      { class: 'at' },
-      h('strong', {}, size(total)),
-      ' ',
-      words.in_phase(phase?.id ?? '', ''),
-      op ? ` · ${words.at_op(op)}` : '',
+      "div",
+      { class: "at" },
+      h("strong", {}, size(total)),
+      " ",
+      words.in_phase(phase?.id ?? "", ""),
+      op ? ` · ${words.at_op(op)}` : "",
       h(
-        'span',
-        { class: 'faint' },
+        "span",
+        { class: "faint" },
         ` · ${words.moment(grouped(moment + 1), grouped(series.moments))}`,
-        column.moments > 1 && known ? `, ${words.largest_of(grouped(column.moments))}` : '',
+        column.moments > 1 && known ? `, ${words.largest_of(grouped(column.moments))}` : "",
       ),
     );
     const row = (name: string, bytes: number, category: number, chosen: boolean) =>
       h(
-        'tr',
-        { class: chosen ? 'chosen' : null },
-        h('td', {}, swatch(category), ' ', h('span', { class: 'name' }, name)),
-        h('td', { class: 'figure' }, size(bytes)),
-        h('td', { class: 'figure faint' }, percent(bytes, total)),
-        h('td', { class: 'bars' }, bar(bytes / Math.max(there[0]?.bytes ?? 0, 1), category)),
+        "tr",
+        { class: chosen ? "chosen" : null },
+        h("td", {}, swatch(category), " ", h("span", { class: "name" }, name)),
+        h("td", { class: "figure" }, size(bytes)),
+        h("td", { class: "figure faint" }, percent(bytes, total)),
+        h("td", { class: "bars" }, bar(bytes / Math.max(there[0]?.bytes ?? 0, 1), category)),
       );
     const rows = there
       .slice(0, MOST)
@@ -65,15 +65,17 @@ export class Inspector {
     this.element.replaceChildren(
       heading,
       this.state(state),
-      h('table', {}, h('tbody', {}, rows)),
-      hidden > 0 || rest > 0 ? h('p', { class: 'faint' }, words.more(grouped(Math.max(hidden, 0)), size(Math.max(rest, 0)))) : '',
+      h("table", {}, h("tbody", {}, rows)),
+      hidden > 0 || rest > 0
+        ? h("p", { class: "faint" }, words.more(grouped(Math.max(hidden, 0)), size(Math.max(rest, 0))))
+        : "",
     );
   }
 
   /** All that is known of one state. */
   private state(state: number | null): HTMLElement {
     const { drawn, words } = this;
-    if (state === null || !drawn) return h('div');
+    if (state === null || !drawn) return h("div");
     const { states } = drawn.series;
     const category = states.categories[state]!;
     const detail = DETAILS[states.details[state]!];
@@ -87,14 +89,14 @@ export class Inspector {
       return `${device}: ${a === b ? a : `${a} – ${b}`}`;
     });
     return h(
-      'div',
-      { class: 'state', id: 'state' },
+      "div",
+      { class: "state", id: "state" },
       swatch(category),
-      h('strong', { class: 'name' }, states.names[state]!),
-      h('span', {}, `${size(states.bytes[state]!)} (${exact(states.bytes[state]!)})`),
-      h('span', {}, words.categories[category] ?? CATEGORIES[category]!, detail ? ` · ${detail}` : ''),
-      h('span', {}, when.join(', ')),
-      states.persistent[state] ? h('span', {}, words.persistent) : '',
+      h("strong", { class: "name" }, states.names[state]!),
+      h("span", {}, `${size(states.bytes[state]!)} (${exact(states.bytes[state]!)})`),
+      h("span", {}, words.categories[category] ?? CATEGORIES[category]!, detail ? ` · ${detail}` : ""),
+      h("span", {}, when.join(", ")),
+      states.persistent[state] ? h("span", {}, words.persistent) : "",
     );
   }
 }

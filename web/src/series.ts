@@ -1,6 +1,6 @@
 // A series made ready to be drawn: columns added up, an axis on which short phases are seen, and who is where.
 
-import { type Level, type Phase, STACK, type Series, type States } from './document.ts';
+import { type Level, type Phase, type Series, STACK, type States } from "./document.ts";
 
 /** A level with its columns added up. */
 interface Bands {
@@ -71,7 +71,7 @@ export class Axis {
   /** That of a series on the axis of another, phase under phase; its own where the phases are not the same. */
   static under(series: Series, subject: Series): Axis {
     const [own, other] = [Axis.of(series), Axis.of(subject)];
-    const ids = (phases: Phase[]) => phases.map((phase) => phase.id).join('\n');
+    const ids = (phases: Phase[]) => phases.map((phase) => phase.id).join("\n");
     const same = ids(series.phases) === ids(subject.phases) && own.places.length === other.places.length;
     return same ? new Axis(own.starts, other.places) : own;
   }
@@ -120,13 +120,17 @@ export class Drawn {
       const category = states.categories[state]!;
       this.stays[category]!.push({ state, first, last, bytes: Number(states.bytes[state]), category });
     }
-    for (const list of this.stays) list.sort((a, b) => a.first - b.first || b.last - a.last || a.state - b.state);
+    for (const list of this.stays)
+      list.sort((a, b) => a.first - b.first || b.last - a.last || a.state - b.state);
   }
 
   /** The largest moment from `from` to before `to`, as fine as it is known. */
   column(from: number, to: number): Column {
     const last = this.series.moments - 1;
-    const [a, b] = [Math.max(0, Math.min(last, Math.floor(from))), Math.max(0, Math.min(last, Math.ceil(to) - 1))];
+    const [a, b] = [
+      Math.max(0, Math.min(last, Math.floor(from))),
+      Math.max(0, Math.min(last, Math.ceil(to) - 1)),
+    ];
     const end = Math.max(a, b);
     let level = this.bands[0]!;
     for (const finer of this.bands) {
@@ -149,7 +153,9 @@ export class Drawn {
 
   /** The moments beside one: the largest of the buckets before and after it. */
   beside(moment: number, steps: number): number {
-    const level = [...this.bands].reverse().find((b) => b.first <= moment && moment < b.first + b.count * b.per)!;
+    const level = [...this.bands]
+      .reverse()
+      .find((b) => b.first <= moment && moment < b.first + b.count * b.per)!;
     const bucket = Math.floor((moment - level.first) / level.per) + steps;
     const first = level.first + bucket * level.per;
     if (first < 0) return this.column(0, 1).moment;
@@ -168,8 +174,11 @@ export class Drawn {
 }
 
 /** When a state is where, in words of phases. */
-export function intervals(states: States, state: number): { device: 'gpu' | 'cpu'; first: number; last: number }[] {
+export function intervals(
+  states: States,
+  state: number,
+): { device: "gpu" | "cpu"; first: number; last: number }[] {
   return states.stays
     .filter(([of]) => of === state)
-    .map(([, device, first, last]) => ({ device: device === 0 ? 'gpu' : 'cpu', first, last }));
+    .map(([, device, first, last]) => ({ device: device === 0 ? "gpu" : "cpu", first, last }));
 }

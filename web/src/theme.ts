@@ -1,8 +1,8 @@
 // Light or dark: what the system says, unless the reader chose. Colours are those of the style sheet, for canvases too.
 
-import { CATEGORIES } from './document.ts';
+import { CATEGORIES } from "./document.ts";
 
-export const THEMES = ['auto', 'light', 'dark'] as const;
+export const THEMES = ["auto", "light", "dark"] as const;
 export type Theme = (typeof THEMES)[number];
 
 export interface Palette {
@@ -33,7 +33,7 @@ export function remember(key: string, value: string): void {
 }
 
 export function setTheme(theme: Theme): void {
-  if (theme === 'auto') delete document.documentElement.dataset.theme;
+  if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
 }
 
@@ -41,12 +41,12 @@ export function palette(): Palette {
   const style = getComputedStyle(document.documentElement);
   const color = (name: string) => style.getPropertyValue(name).trim();
   return {
-    ground: color('--ground'),
-    ink: color('--ink'),
-    faint: color('--faint'),
-    line: color('--line'),
-    band: color('--band'),
-    bad: color('--bad'),
+    ground: color("--ground"),
+    ink: color("--ink"),
+    faint: color("--faint"),
+    line: color("--line"),
+    band: color("--band"),
+    bad: color("--bad"),
     categories: CATEGORIES.map((_, i) => color(`--c${i}`)),
   };
 }

@@ -1,13 +1,14 @@
 // The timeline: the picture, what is under the pointer or the keys, and closer and farther.
 
-import { draw, frame, stateAt } from './chart.ts';
-import { type Page, type Series, STACK } from './document.ts';
-import { download, h } from './dom.ts';
-import { size } from './format.ts';
-import { Inspector } from './inspector.ts';
-import { Axis, type Drawn, type Stay } from './series.ts';
-import { palette } from './theme.ts';
-import type { Words } from './words.ts';
+import { draw, frame } from "./chart.ts";
+import { type Page, type Series, STACK } from "./document.ts";
+import { download, h } from "./dom.ts";
+import { size } from "./format.ts";
+import { Inspector } from "./inspector.ts";
+import { Axis, type Drawn, type Stay } from "./series.ts";
+import { stateAt } from "./stack.ts";
+import { palette } from "./theme.ts";
+import type { Words } from "./words.ts";
 
 const CLOSEST = 12;
 
@@ -33,20 +34,20 @@ export class Timeline {
   ) {
     this.shown = all[0]!;
     this.axis = Axis.of(this.shown.series);
-    this.canvas = h('canvas', { 'aria-hidden': 'true' });
-    this.tip = h('div', { class: 'tip', hidden: true });
-    this.note = h('p', { class: 'hint' });
+    this.canvas = h("canvas", { "aria-hidden": "true" });
+    this.tip = h("div", { class: "tip", hidden: true });
+    this.note = h("p", { class: "hint" });
     this.inspector = new Inspector(words);
     this.help = this.makeHelp();
     const stage = h(
-      'div',
+      "div",
       {
-        class: 'stage',
-        id: 'stage',
+        class: "stage",
+        id: "stage",
         tabindex: 0,
-        role: 'application',
-        'aria-roledescription': words.timeline,
-        'aria-label': `${words.timeline}. ${words.timeline_hint}`,
+        role: "application",
+        "aria-roledescription": words.timeline,
+        "aria-label": `${words.timeline}. ${words.timeline_hint}`,
         keydown: (event: KeyboardEvent) => this.key(event),
         pointermove: (event: PointerEvent) => this.point(event),
         pointerleave: () => this.leave(),
@@ -56,32 +57,40 @@ export class Timeline {
       this.canvas,
       this.tip,
     );
-    stage.addEventListener('wheel', (event) => this.wheel(event), { passive: false });
-    const button = (text: string, act: () => void) => h('button', { type: 'button', click: act }, text);
+    stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    const button = (text: string, act: () => void) => h("button", { type: "button", click: act }, text);
     const tools = h(
-      'div',
-      { class: 'tools' },
+      "div",
+      { class: "tools" },
       button(words.to_peak, () => this.toPeak()),
       button(words.closer, () => this.zoom(0.5)),
       button(words.farther, () => this.zoom(2)),
       button(words.whole, () => this.whole()),
-      button('?', () => this.help.showModal()),
+      button("?", () => this.help.showModal()),
       button(words.save_png, () => this.png()),
     );
-    this.element = h('div', { class: 'timeline' }, tools, stage, this.note, this.inspector.element, this.help);
+    this.element = h(
+      "div",
+      { class: "timeline" },
+      tools,
+      stage,
+      this.note,
+      this.inspector.element,
+      this.help,
+    );
     new ResizeObserver(() => this.redraw()).observe(stage);
     this.select(0);
   }
 
   private makeHelp(): HTMLDialogElement {
     const { words } = this;
-    const rows = words.key_list.map(([keys, what]) => h('tr', {}, h('th', {}, keys!), h('td', {}, what!)));
+    const rows = words.key_list.map(([keys, what]) => h("tr", {}, h("th", {}, keys!), h("td", {}, what!)));
     const dialog: HTMLDialogElement = h(
-      'dialog',
+      "dialog",
       {},
-      h('h3', {}, words.keys),
-      h('table', {}, h('tbody', {}, rows)),
-      h('button', { type: 'button', click: () => dialog.close() }, words.close),
+      h("h3", {}, words.keys),
+      h("table", {}, h("tbody", {}, rows)),
+      h("button", { type: "button", click: () => dialog.close() }, words.close),
     );
     return dialog;
   }
@@ -91,9 +100,12 @@ export class Timeline {
     this.shown = this.all[index] ?? this.all[0]!;
     this.axis = Axis.under(this.shown.series, this.all[0]!.series);
     this.inspector.of(this.shown);
-    this.note.textContent = [this.words.paler, this.outlined() ? this.words.outline(this.all[0]!.series.name) : '']
+    this.note.textContent = [
+      this.words.paler,
+      this.outlined() ? this.words.outline(this.all[0]!.series.name) : "",
+    ]
       .filter((text) => text)
-      .join(' · ');
+      .join(" · ");
     this.pinned = false;
     this.stay = null;
     this.look(null);
@@ -118,18 +130,18 @@ export class Timeline {
 
   paint(): void {
     const { verdict } = this.page;
-    const largest = Math.max(this.shown.peak, this.outlined() ? this.all[0]!.peak : 0, 1);
-    const capacity = verdict ? Number(verdict.capacity) : 0;
-    const near = capacity > 0 && capacity < largest * 1.6;
+    const most = this.height();
     draw(this.canvas, {
       drawn: this.shown,
       axis: this.axis,
       view: this.view,
-      most: Math.max(largest, near ? capacity : 0) * 1.03,
+      most,
       palette: palette(),
       words: (category) => this.words.categories[category]!,
       outline: this.outlined() ? { drawn: this.all[0]!, axis: Axis.of(this.all[0]!.series) } : null,
-      capacity: verdict && near ? { bytes: capacity, label: `${verdict.gpu}: ${size(verdict.capacity)}` } : null,
+      capacity: verdict
+        ? { bytes: Number(verdict.capacity), label: `${verdict.gpu}: ${size(verdict.capacity)}` }
+        : null,
       peakLabel: `${this.words.peak.toLowerCase()} ${size(this.series.peak.bytes)}`,
       cursor: this.cursor,
       stay: this.stay,
@@ -146,7 +158,11 @@ export class Timeline {
   }
 
   /** Looks at a moment, and a state then. */
-  private look(moment: number | null, stay: Stay | null = null, state: number | null = stay?.state ?? null): void {
+  private look(
+    moment: number | null,
+    stay: Stay | null = null,
+    state: number | null = stay?.state ?? null,
+  ): void {
     this.cursor = moment;
     this.stay = stay;
     if (moment !== null || state !== null) {
@@ -176,21 +192,22 @@ export class Timeline {
     const stay = stateAt(this.shown, column, bytes);
     this.look(column.moment, stay);
     this.tip.hidden = false;
-    const phase = this.shown.phaseAt(column.moment)?.id ?? '';
+    const phase = this.shown.phaseAt(column.moment)?.id ?? "";
     const what = stay
-      ? h('strong', {}, this.series.states.names[stay.state]!)
-      : h('strong', {}, size(column.total));
+      ? h("strong", {}, this.series.states.names[stay.state]!)
+      : h("strong", {}, size(column.total));
     this.tip.replaceChildren(
       what,
-      h('span', {}, stay ? size(stay.bytes) : this.words.largest),
-      h('span', {}, phase),
+      h("span", {}, stay ? size(stay.bytes) : this.words.largest),
+      h("span", {}, phase),
     );
     const right = event.offsetX > this.canvas.clientWidth / 2;
-    this.tip.style.left = right ? 'auto' : `${event.offsetX + 14}px`;
-    this.tip.style.right = right ? `${this.canvas.clientWidth - event.offsetX + 14}px` : 'auto';
+    this.tip.style.left = right ? "auto" : `${event.offsetX + 14}px`;
+    this.tip.style.right = right ? `${this.canvas.clientWidth - event.offsetX + 14}px` : "auto";
     this.tip.style.top = `${Math.max(0, event.offsetY - 12)}px`;
   }
 
+  /** Bytes at the top: the largest total, and the card's memory where that is near. */
   private height(): number {
     const { verdict } = this.page;
     const largest = Math.max(this.shown.peak, this.outlined() ? this.all[0]!.peak : 0, 1);
@@ -217,7 +234,9 @@ export class Timeline {
 
   private zoom(factor: number, around?: number): void {
     const [from, to] = this.view;
-    const at = around ?? (this.cursor === null ? this.axis.place(this.series.peak.moment) : this.axis.place(this.cursor));
+    const at =
+      around ??
+      (this.cursor === null ? this.axis.place(this.series.peak.moment) : this.axis.place(this.cursor));
     const middle = at >= from && at <= to ? at : (from + to) / 2;
     const least = Math.min(1, CLOSEST / this.series.moments);
     const width = Math.max(least, Math.min(1, (to - from) * factor));
@@ -267,19 +286,19 @@ export class Timeline {
       ArrowUp: () => this.state(at, 1),
       ArrowDown: () => this.state(at, -1),
       p: () => this.toPeak(),
-      '+': () => this.zoom(0.5),
-      '=': () => this.zoom(0.5),
+      "+": () => this.zoom(0.5),
+      "=": () => this.zoom(0.5),
       w: () => this.zoom(0.5),
-      '-': () => this.zoom(2),
+      "-": () => this.zoom(2),
       s: () => this.zoom(2),
       a: () => this.show(this.view[0] - width / 4, width),
       d: () => this.show(this.view[0] + width / 4, width),
-      '0': () => this.whole(),
+      "0": () => this.whole(),
       Escape: () => {
         this.pinned = false;
         this.look(null);
       },
-      '?': () => this.help.showModal(),
+      "?": () => this.help.showModal(),
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!act) return;
@@ -304,6 +323,6 @@ export class Timeline {
   }
 
   private png(): void {
-    this.canvas.toBlob((blob) => blob && download('peakledger.png', blob));
+    this.canvas.toBlob((blob) => blob && download("peakledger.png", blob));
   }
 }

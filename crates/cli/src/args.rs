@@ -81,8 +81,9 @@ impl OutputArgs {
         }
         let no_report = "there is no `html` report of this verb";
         Err(match self.format {
-            Some(_) => Problem::in_option("--format", no_report)
-                .mend("choose `table`, `json`, `csv` or `markdown`"),
+            Some(_) => {
+                Problem::in_option("--format", no_report).mend("choose `table`, `json`, `csv` or `markdown`")
+            }
             None => Problem::in_option("--output", no_report)
                 .mend("name a file that ends in `.json`, `.csv` or `.md`, or add `--format`"),
         })

@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn nothing_in_a_name_acts_on_html() {
-        let names = ["</script><script>alert(1)</script>", "<!--", "&lt;", "a\u{2028}b", "层", "\"\\\u{1b}\u{e0001}"];
+        let names =
+            ["</script><script>alert(1)</script>", "<!--", "&lt;", "a\u{2028}b", "层", "\"\\\u{1b}\u{e0001}"];
         let mut out = Vec::new();
         write_json_for_html(&mut out, &names).unwrap();
         let text = String::from_utf8(out).unwrap();

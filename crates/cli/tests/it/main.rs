@@ -14,6 +14,7 @@ mod plan;
 mod read;
 mod read_hostile;
 mod readme;
+mod report;
 mod support;
 mod traced;
 mod usage;

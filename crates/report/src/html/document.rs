@@ -22,6 +22,8 @@ pub struct Page {
     pub device_peak: Option<Exact>,
     /// The series: the first is the subject, the others are its other steps and what it is compared with.
     pub series: Vec<Series>,
+    /// How many more candidates there are.
+    pub series_left_out: usize,
     /// What is assumed or said of it, each a topic and a sentence.
     pub facts: Vec<(String, String)>,
     /// What the figures leave out.

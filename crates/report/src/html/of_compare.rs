@@ -6,6 +6,8 @@ use super::states::short;
 use crate::figures::count;
 use crate::{Candidate, CompareReport};
 
+/// The candidates that are drawn, the first of them.
+const MOST_CANDIDATES: usize = 64;
 /// The moved states of a candidate that are listed.
 const MOST_MOVED: usize = 50;
 
@@ -17,8 +19,9 @@ impl CompareReport<'_> {
             self.baseline_op.filter(|_| at_peak)
         });
         let mut all = vec![series(self.baseline_name, Role::Subject, self.baseline, of_peak, Room::SUBJECT)];
-        let room = Room::shared(self.candidates.len());
-        all.extend(self.candidates.iter().map(|candidate| {
+        let drawn = self.candidates.get(..MOST_CANDIDATES).unwrap_or(&self.candidates);
+        let room = Room::shared(drawn.len());
+        all.extend(drawn.iter().map(|candidate| {
             let Candidate { name, ledger, comparison } = candidate;
             let mut one = series(name, Role::Candidate, ledger, std::iter::empty(), room);
             one.saving = Some(comparison.saving);
@@ -39,6 +42,7 @@ impl CompareReport<'_> {
             subtitle: Some(count(self.candidates.len(), "candidate", "candidates")),
             measure: Measure::Ledger,
             series: all,
+            series_left_out: self.candidates.len() - drawn.len(),
             ..Page::default()
         }
     }

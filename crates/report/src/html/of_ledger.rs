@@ -4,7 +4,7 @@ use super::document::{Measure, Page, Role};
 use super::series::{Room, series};
 use super::states::short;
 use crate::ShowReport;
-use crate::figures::count;
+use crate::plan::grouped;
 use peakledger_core::Bytes;
 
 impl ShowReport<'_> {
@@ -20,7 +20,10 @@ impl ShowReport<'_> {
         Page {
             version: env!("CARGO_PKG_VERSION"),
             title: short(self.name).into_owned(),
-            subtitle: Some(count(ledger.states().len(), "state", "states")),
+            subtitle: Some(match ledger.states().len() {
+                1 => "1 state".to_owned(),
+                several => format!("{} states", grouped(several as u64)),
+            }),
             measure: Measure::Ledger,
             series: vec![series(self.name, Role::Subject, ledger, ops, Room::SUBJECT)],
             facts,

@@ -48,6 +48,7 @@ impl PlanReport<'_> {
             series: all,
             facts,
             not_counted: self.plan.not_counted().into_iter().map(str::to_owned).collect(),
+            ..Page::default()
         })
     }
 

@@ -78,7 +78,9 @@ impl Cut {
             },
             by_category: Category::ALL
                 .into_iter()
-                .map(|category| differences(by_category.iter().map(|sums| sums.get(category).get()).collect()))
+                .map(|category| {
+                    differences(by_category.iter().map(|sums| sums.get(category).get()).collect())
+                })
                 .collect(),
         }
     }
@@ -165,8 +167,7 @@ mod tests {
                 let (min, cpu) = (sums(&level.min, level.count), sums(&level.cpu, level.count));
                 for bucket in 0..level.count {
                     let first = level.first + u32::try_from(bucket).unwrap() * level.per;
-                    let walk: Vec<Moment> =
-                        (first..moments.min(first + level.per)).map(Moment).collect();
+                    let walk: Vec<Moment> = (first..moments.min(first + level.per)).map(Moment).collect();
                     let at = |moment: &Moment| i128::from(ledger.totals().gpu()[moment.index()]);
                     let top = walk.iter().map(at).max().unwrap();
                     let shown: i128 = by_category.iter().map(|column| column[bucket]).sum();

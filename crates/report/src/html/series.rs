@@ -20,7 +20,8 @@ pub(super) struct Room {
 
 impl Room {
     /// For what the page is about.
-    pub(super) const SUBJECT: Room = Room { buckets: 1 << 14, picture: 1_500_000, states: 8192, bytes: 1_200_000 };
+    pub(super) const SUBJECT: Room =
+        Room { buckets: 1 << 14, picture: 1_500_000, states: 8192, bytes: 1_200_000 };
 
     /// For each of so many others.
     pub(super) fn shared(others: usize) -> Room {

@@ -29,8 +29,12 @@ pub(super) fn short(name: &str) -> Cow<'_, str> {
 pub(super) fn states(ledger: &Ledger, most: usize, mut room: usize) -> States {
     let at_peak = ledger.largest_contributors(ledger.peak().moment, most / 4).0;
     let at_peak = at_peak.into_iter().map(|contributor| contributor.id);
-    let mut by_size: Vec<(u64, StateId)> =
-        ledger.states().iter().zip((0u32..).map(StateId)).map(|(state, id)| (state.bytes.get(), id)).collect();
+    let mut by_size: Vec<(u64, StateId)> = ledger
+        .states()
+        .iter()
+        .zip((0u32..).map(StateId))
+        .map(|(state, id)| (state.bytes.get(), id))
+        .collect();
     let order = |a: &(u64, StateId), b: &(u64, StateId)| b.0.cmp(&a.0).then(a.1.cmp(&b.1));
     if by_size.len() > most {
         by_size.select_nth_unstable_by(most, order);
@@ -39,7 +43,9 @@ pub(super) fn states(ledger: &Ledger, most: usize, mut room: usize) -> States {
     by_size.sort_unstable_by(order);
     let mut kept = BTreeSet::new();
     for id in at_peak.chain(by_size.into_iter().map(|(_, id)| id)) {
-        let Some(state) = ledger.state(id).filter(|_| kept.len() < most && !kept.contains(&id)) else { continue };
+        let Some(state) = ledger.state(id).filter(|_| kept.len() < most && !kept.contains(&id)) else {
+            continue;
+        };
         let stays = state.residencies.as_slice().len();
         let takes = STATE + stays.saturating_mul(STAY) + length_in_html(&short(&state.name));
         if let Some(left) = room.checked_sub(takes) {

@@ -46,10 +46,15 @@ pub(super) fn write(page: &Page, out: &mut dyn io::Write) -> io::Result<()> {
     phases(subject, out)?;
     contributors(subject, out)?;
     let others = page.series.get(1..).unwrap_or_default();
-    table(out, "Beside it", &["", "peak", "in"], others.iter().map(|series| {
-        let peak = &series.peak;
-        vec![series.name.clone(), Bytes::new(peak.bytes.0).to_string(), peak.phase.clone()]
-    }))?;
+    table(
+        out,
+        "Beside it",
+        &["", "peak", "in"],
+        others.iter().map(|series| {
+            let peak = &series.peak;
+            vec![series.name.clone(), Bytes::new(peak.bytes.0).to_string(), peak.phase.clone()]
+        }),
+    )?;
     for line in &page.not_counted {
         writeln!(out, "<p>Not counted: {}</p>", escaped(line))?;
     }
