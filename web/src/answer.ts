@@ -1,8 +1,8 @@
 // The first screen: the peak, when it is, who forms it, and whether it fits.
 
 import { CATEGORIES, type Page, type Verdict } from "./document.ts";
-import { bar, h, swatch } from "./dom.ts";
-import { exact, percent, size } from "./format.ts";
+import { bar, h, named, swatch } from "./dom.ts";
+import { exact, grouped, percent, size } from "./format.ts";
 import type { Words } from "./words.ts";
 
 const MOST = 8;
@@ -68,8 +68,8 @@ function who(page: Page, words: Words): HTMLElement {
           {},
           swatch(category),
           " ",
-          h("span", { class: "name", title: words.categories[category]! }, one.name),
-          one.count > 1 ? h("span", { class: "faint" }, ` ${words.count(String(one.count))}`) : "",
+          named(one.name, words.categories[category]),
+          one.count > 1 ? h("span", { class: "faint" }, ` × ${grouped(one.count)}`) : "",
         ),
         h("td", { class: "figure", title: exact(one.bytes) }, size(one.bytes)),
         h("td", { class: "figure faint" }, percent(one.bytes, total)),
@@ -96,10 +96,10 @@ function who(page: Page, words: Words): HTMLElement {
       ? h(
           "details",
           {},
-          h("summary", {}, words.more_rows(String(contributors.length - shown))),
+          h("summary", {}, words.more_rows(grouped(contributors.length - shown))),
           h("table", {}, h("tbody", {}, rows(contributors.slice(shown)))),
         )
       : "",
-    more > 0 ? h("p", { class: "faint" }, words.more(String(more), size(rest))) : "",
+    more > 0 ? h("p", { class: "faint" }, words.more(grouped(more), size(rest))) : "",
   );
 }

@@ -21,7 +21,13 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** A swatch in the colour of a category, with the category's letter for those who cannot tell colours apart. */
+/** A name of a module, a state or a file, which breaks where its parts do. */
+export function named(text: string, title?: string): HTMLElement {
+  const parts = text.split(/(?<=[/.:·])/).flatMap((part, i) => (i > 0 ? [h("wbr"), part] : [part]));
+  return h("span", { class: "name", title }, parts);
+}
+
+/** A swatch in the colour of a category. */
 export function swatch(category: number): HTMLElement {
   return h("span", { class: `swatch c${category}`, "aria-hidden": "true" });
 }

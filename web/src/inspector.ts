@@ -1,7 +1,7 @@
 // What is there at a moment, in words and figures; read out as it changes.
 
 import { CATEGORIES, DETAILS, STACK } from "./document.ts";
-import { bar, h, swatch } from "./dom.ts";
+import { bar, h, named, swatch } from "./dom.ts";
 import { exact, grouped, percent, size } from "./format.ts";
 import { type Drawn, intervals } from "./series.ts";
 import type { Words } from "./words.ts";
@@ -52,7 +52,7 @@ export class Inspector {
       h(
         "tr",
         { class: chosen ? "chosen" : null },
-        h("td", {}, swatch(category), " ", h("span", { class: "name" }, name)),
+        h("td", {}, swatch(category), " ", named(name)),
         h("td", { class: "figure" }, size(bytes)),
         h("td", { class: "figure faint" }, percent(bytes, total)),
         h("td", { class: "bars" }, bar(bytes / Math.max(there[0]?.bytes ?? 0, 1), category)),
@@ -92,7 +92,7 @@ export class Inspector {
       "div",
       { class: "state", id: "state" },
       swatch(category),
-      h("strong", { class: "name" }, states.names[state]!),
+      h("strong", {}, named(states.names[state]!)),
       h("span", {}, `${size(states.bytes[state]!)} (${exact(states.bytes[state]!)})`),
       h("span", {}, words.categories[category] ?? CATEGORIES[category]!, detail ? ` · ${detail}` : ""),
       h("span", {}, when.join(", ")),

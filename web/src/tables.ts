@@ -1,7 +1,7 @@
 // The tables: the twin of each picture, for eyes that would rather read and for screen readers.
 
 import { CATEGORIES, type Page, type Series } from "./document.ts";
-import { bar, download, h, swatch } from "./dom.ts";
+import { bar, download, h, named, swatch } from "./dom.ts";
 import { exact, grouped, size } from "./format.ts";
 import { intervals } from "./series.ts";
 import type { Words } from "./words.ts";
@@ -171,7 +171,7 @@ export function states(series: Series, words: Words, show: (state: number) => vo
             {},
             swatch(states.categories[i]!),
             " ",
-            h("button", { type: "button", class: "name link", click: () => show(i) }, states.names[i]!),
+            h("button", { type: "button", class: "link", click: () => show(i) }, named(states.names[i]!)),
           ),
           figure(states.bytes[i]!),
           h("td", { class: "bars" }, bar(bytes / largest, states.categories[i]!)),

@@ -4,7 +4,8 @@ use super::document::{Contributor, Exact, Peak, Phase, Role, Series};
 use super::pyramid::levels;
 use super::states::{short, states};
 use crate::json::length_in_html;
-use peakledger_core::{ByCategory, Category, Ledger, PhaseTotal, Slot};
+use peakledger_core::{ByCategory, Category, Detail, Device, Ledger, PhaseTotal, Slot};
+use std::collections::BTreeMap;
 
 /// How much of a ledger a page takes.
 #[derive(Clone, Copy, Debug)]
@@ -57,15 +58,9 @@ pub(super) fn series<'a>(
         at_peak.map(|phase| (phase.op.clone(), phase.by_category.clone())).unwrap_or_default();
     let count = all.len();
     let phases = largest_phases(all, part(room));
-    let (contributors, all) = ledger.largest_contributors(peak.moment, room.states / 8);
-    let contributors = contributors.into_iter().map(|contributor| Contributor {
-        name: short(&contributor.state.name).into_owned(),
-        category: contributor.state.category.as_str(),
-        detail: contributor.state.detail.map(|detail| detail.as_str()),
-        bytes: Exact(contributor.bytes.get()),
-        count: 1,
-    });
-    let contributors = that_fit(contributors, part(room));
+    let contributors = contributors(ledger);
+    let all = contributors.len();
+    let contributors = that_fit(contributors.into_iter().take(room.states / 8), part(room));
     let shown: u64 = contributors.iter().map(|c| c.bytes.0).sum(); // part of a total that fits
     Series {
         name: short(name).into_owned(),
@@ -88,6 +83,34 @@ pub(super) fn series<'a>(
         verdict: None,
         moved: Vec::new(),
     }
+}
+
+/// Who is there at the peak. States that only a number at the end of their names tells apart (`mlp: mul #2`) are one.
+fn contributors(ledger: &Ledger) -> Vec<Contributor> {
+    let mut groups: BTreeMap<(&str, Category, Option<Detail>), (u64, u32)> = BTreeMap::new();
+    for (_, state) in ledger.resident(Device::Gpu, ledger.peak().moment) {
+        let (bytes, count) =
+            groups.entry((unnumbered(&state.name), state.category, state.detail)).or_default();
+        *bytes += state.bytes.get(); // part of a total that fits
+        *count += 1;
+    }
+    let group =
+        |((name, category, detail), (bytes, count)): ((&str, Category, Option<Detail>), _)| Contributor {
+            name: short(name).into_owned(),
+            category: category.as_str(),
+            detail: detail.map(Detail::as_str),
+            bytes: Exact(bytes),
+            count,
+        };
+    let mut list: Vec<Contributor> = groups.into_iter().map(group).collect();
+    list.sort_by_key(|contributor| std::cmp::Reverse(contributor.bytes.0)); // stable: then by name
+    list
+}
+
+/// A name without the number that the planner or a reader gave it to make it one of its own.
+fn unnumbered(name: &str) -> &str {
+    let number = |tail: &str| !tail.is_empty() && tail.bytes().all(|byte| byte.is_ascii_digit());
+    name.rsplit_once(" #").filter(|(_, tail)| number(tail)).map_or(name, |(name, _)| name)
 }
 
 fn phase(slot: &Slot, sums: &PhaseTotal, op: Option<&str>) -> Phase {
