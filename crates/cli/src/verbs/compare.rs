@@ -5,11 +5,13 @@ use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input};
 use crate::output::Output;
 use peakledger_core::compare;
+use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem};
 use peakledger_report::{Candidate, CompareReport};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 
 /// Compare candidate ledgers with a baseline: each one's peak, what it saves, and which states moved
@@ -37,7 +39,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let named = args.candidates.iter().map(Named::parse).collect::<Result<Vec<_>, _>>()?;
     let output = args.output.request_with_pictures(&inputs(&args.baseline, &named))?.listing(&args.list);
     let baseline = open_ledger(&args.baseline)?;
-    write(&baseline, &named, &output)
+    write(&baseline, &named, &output, peakledger_input::open_ledger)
 }
 
 /// Every file that is read.
@@ -46,10 +48,15 @@ pub(super) fn inputs<'a>(baseline: &'a Input, named: &'a [Named]) -> Vec<&'a Inp
 }
 
 /// Compares the candidates inside the baseline's file and those that are named with it.
-pub(super) fn write(baseline: &Ledger, named: &[Named], output: &Output) -> Result<Answer, Problem> {
+pub(super) fn write(
+    baseline: &Ledger,
+    named: &[Named],
+    output: &Output,
+    open: impl Fn(&Input) -> Result<(String, LedgerFile), Problem>,
+) -> Result<Answer, Problem> {
     let mut opened = Vec::with_capacity(named.len());
     for candidate in named {
-        opened.push((candidate.name.as_str(), open_candidate(&candidate.input)?));
+        opened.push((candidate.name.as_str(), open_candidate(open(&candidate.input)?)));
     }
     let inside = baseline.file.candidates.iter().map(|(name, ledger)| (&**name, ledger));
     let outside = opened.iter().map(|(name, ledger)| (*name, &ledger.file.ledger));
@@ -70,15 +77,15 @@ pub(super) fn write(baseline: &Ledger, named: &[Named], output: &Output) -> Resu
     Ok(Answer::Given)
 }
 
-fn open_candidate(input: &Input) -> Result<Ledger, Problem> {
-    let mut ledger = open_ledger(input)?;
+fn open_candidate((name, file): (String, LedgerFile)) -> Ledger {
+    let mut ledger = Ledger { name, file: ManuallyDrop::new(file) };
     ledger.file.ledger.let_go_of_sums(); // one candidate at a time is looked at
     if !ledger.file.candidates.is_empty() {
         let name = peakledger_core::printable(&ledger.name);
         let _closed =
             writeln!(io::stderr(), "note: {name}: the candidates inside this candidate are left out");
     }
-    Ok(ledger)
+    ledger
 }
 
 /// Every candidate has a name of its own, and there is one.

@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod drawable;
 mod fit;
 mod list;
 mod plan;

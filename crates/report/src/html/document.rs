@@ -48,6 +48,8 @@ pub struct Verdict {
     pub gpu: String,
     pub fits: bool,
     pub needed: Exact,
+    /// What the caching allocator reserves, where that is predicted; else the device peak is compared.
+    pub reserved: Option<Exact>,
     pub outside: Exact,
     pub capacity: Exact,
     /// What is left, negative where it does not fit.

@@ -47,7 +47,7 @@ impl PlanReport<'_> {
             device_peak: Some(Exact(self.plan.device_peak_in(self.step).phase.device_peak.get())),
             series: all,
             facts,
-            not_counted: self.plan.not_counted().into_iter().map(str::to_owned).collect(),
+            not_counted: self.not_counted().into_iter().map(str::to_owned).collect(),
             ..Page::default()
         })
     }
@@ -58,6 +58,7 @@ impl PlanReport<'_> {
             gpu: short(card.full_name.as_deref().unwrap_or(&card.name)).into_owned(),
             fits: verdict.fits(),
             needed: Exact(verdict.needed.get()),
+            reserved: self.reservation_of(plan).map(|reservation| Exact(reservation.reserved().get())),
             outside: Exact(peakledger_plan::Verdict::outside(Some(card)).get()),
             capacity: Exact(verdict.capacity.get()),
             headroom: verdict.headroom(),

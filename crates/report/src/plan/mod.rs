@@ -64,7 +64,7 @@ impl PlanReport<'_> {
     }
 
     /// What the caching allocator reserves for the plan, or for a candidate's.
-    fn reservation_of(&self, plan: &Plan) -> Option<&Reservation> {
+    pub(crate) fn reservation_of(&self, plan: &Plan) -> Option<&Reservation> {
         let plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
         plans
             .zip(self.reservations)
@@ -73,7 +73,7 @@ impl PlanReport<'_> {
     }
 
     /// What the figures leave out.
-    fn not_counted(&self) -> Vec<&'static str> {
+    pub(crate) fn not_counted(&self) -> Vec<&'static str> {
         self.plan.not_counted(self.reservation_of(self.plan).is_some())
     }
 
