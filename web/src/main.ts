@@ -1,113 +1,66 @@
-// The page: reads the document that is in the file and puts up the answer, the pictures and the tables.
+// The page: puts up the answer, the pictures and the tables of a document: of the one that is in the file, or, where a
+// server stands behind it, of what the planner's knobs say.
 
 import "./style.css";
-import { answer } from "./answer.ts";
-import { embedded, type Page, type Series } from "./document.ts";
+import { embedded, type Page } from "./document.ts";
 import { h } from "./dom.ts";
-import { Multiples } from "./multiples.ts";
-import { Drawn } from "./series.ts";
-import * as tables from "./tables.ts";
+import { Planner, type Settings, settings } from "./planner.ts";
+import { Report } from "./report.ts";
+import type { Server } from "./server.ts";
 import { remember, remembered, setTheme, THEMES, type Theme } from "./theme.ts";
-import { Timeline } from "./timeline.ts";
 import { preferred, WORDS, type Words } from "./words.ts";
 
 class View {
-  private words: Words = WORDS[preferred()];
   private language = preferred();
   private theme: Theme = THEMES.find((theme) => theme === remembered("theme")) ?? "auto";
-  private readonly drawn: Drawn[];
-  private repaint: () => void = () => {};
+  private report: Report | null = null;
+  private readonly settings: Settings | null;
+  private planner: Planner | null = null;
+  private readonly place = h("div");
 
   constructor(
     private readonly root: HTMLElement,
-    private readonly page: Page,
+    private page: Page | null,
+    private readonly server: Server | null,
   ) {
-    this.drawn = page.series.map((series) => new Drawn(series));
+    this.settings = server ? settings(server) : null;
     setTheme(this.theme);
     this.build();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
+    if (server && !page) void this.planner?.move();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.report?.repaint());
     addEventListener("beforeprint", () => this.print(true));
     addEventListener("afterprint", () => this.print(false));
+    if (server) this.takeDrops();
+  }
+
+  private get words(): Words {
+    return WORDS[this.language];
   }
 
   private build(): void {
-    const { page, words } = this;
     document.documentElement.lang = this.language === "zh" ? "zh-CN" : "en";
-    const timeline = new Timeline(page, this.drawn, words);
-    const twin = h("div", {}, tables.phases(page.series[0]!, words));
-    const found = h(
-      "div",
-      {},
-      tables.states(page.series[0]!, words, (state) => this.find(timeline, state)),
-    );
-    const choose = (index: number) => {
-      const series = page.series[index]!;
-      timeline.select(index);
-      twin.replaceChildren(tables.phases(series, words));
-      found.replaceChildren(tables.states(series, words, (state) => this.find(timeline, state)));
-    };
-    const name = (series: Series) => this.name(series);
-    const several = page.series.length > 1;
-    const multiples = several ? new Multiples(page, this.drawn, words, name, choose) : null;
-    this.repaint = () => {
-      timeline.paint();
-      multiples?.paint();
-    };
-    this.root.replaceChildren(
-      this.header(),
-      h("h1", {}, page.title, page.subtitle ? h("small", {}, page.subtitle) : ""),
-      answer(page, words),
-      h("section", { class: "plot" }, h("h2", {}, words.timeline), timeline.element),
-      multiples
-        ? h(
-            "section",
-            {},
-            h("h2", {}, words.beside),
-            h("p", { class: "hint" }, words.beside_hint),
-            multiples.element,
-            tables.candidates(page, words, name),
-          )
-        : "",
-      h("section", {}, h("h2", {}, words.phases), twin),
-      page.facts.length > 0 ? this.facts() : "",
-      page.not_counted.length > 0
-        ? h(
-            "section",
-            { id: "not-counted" },
-            h("h2", {}, words.not_counted),
-            h(
-              "ul",
-              {},
-              page.not_counted.map((line) => h("li", {}, line)),
-            ),
-          )
-        : "",
-      h(
-        "section",
-        {},
-        h("details", { id: "all-states" }, h("summary", {}, h("h2", {}, words.states)), found),
-      ),
-      h("footer", {}, words.made_by(page.version), " ", words.binary),
-    );
+    if (this.server && this.settings) {
+      this.planner = new Planner(this.server, this.settings, this.words, {
+        show: (page, words) => this.show(page, words),
+        pin: () => this.report?.pin(),
+      });
+    }
+    this.root.replaceChildren(this.header(), this.planner?.element ?? "", this.place);
+    const pins = this.report?.pins ?? [];
+    this.report = this.page ? new Report(this.place, this.page, this.words, pins) : null;
   }
 
-  /** The series' name as people say it. */
-  private name(series: Series): string {
-    return series.role !== "candidate" && this.page.measure === "op_level"
-      ? this.words.step_tab(this.words.steps[series.name] ?? series.name)
-      : series.name;
-  }
-
-  private find(timeline: Timeline, state: number): void {
-    timeline.find(state);
-    timeline.element.scrollIntoView({ block: "center" });
+  private show(page: Page, words: string[] | null): void {
+    this.page = page;
+    document.title = `${page.title} · peakledger`;
+    this.report ??= new Report(this.place, page, this.words, []);
+    this.report.show(page, words);
   }
 
   private header(): HTMLElement {
     const language = h("button", { type: "button", id: "language" }, this.words.language);
     language.addEventListener("click", () => {
       this.language = this.language === "zh" ? "en" : "zh";
-      this.words = WORDS[this.language];
       remember("language", this.language);
       this.build();
       document.getElementById("language")?.focus();
@@ -118,14 +71,19 @@ class View {
       theme.textContent = this.words.theme[this.theme];
       remember("theme", this.theme);
       setTheme(this.theme);
-      this.repaint();
+      this.report?.repaint();
     });
     return h("header", {}, h("span", { class: "brand" }, "peakledger"), h("nav", {}, language, theme));
   }
 
-  private facts(): HTMLElement {
-    const rows = this.page.facts.map(([topic, sentence]) => [h("dt", {}, topic), h("dd", {}, sentence)]);
-    return h("section", { id: "facts" }, h("h2", {}, this.words.notes), h("dl", {}, rows.flat()));
+  /** Files that are dropped anywhere. */
+  private takeDrops(): void {
+    addEventListener("dragover", (event) => event.preventDefault());
+    addEventListener("drop", (event) => {
+      event.preventDefault();
+      const file = event.dataTransfer?.files[0];
+      if (file) void this.planner?.open(file);
+    });
   }
 
   /** On paper: light, and with all tables open. */
@@ -134,10 +92,11 @@ class View {
     for (const details of document.querySelectorAll("details")) {
       if (details.id !== "all-states") details.open = begins;
     }
-    this.repaint();
+    this.report?.repaint();
   }
 }
 
-const page = embedded<Page>("document");
 const root = document.getElementById("page");
-if (page && root) new View(root, page);
+const page = embedded<Page>("document");
+const server = embedded<Server>("server");
+if (root && (page || server)) new View(root, page, server);

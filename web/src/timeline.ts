@@ -5,6 +5,7 @@ import { type Page, type Series, STACK } from "./document.ts";
 import { download, h } from "./dom.ts";
 import { size } from "./format.ts";
 import { Inspector } from "./inspector.ts";
+import { trace } from "./perfetto.ts";
 import { Axis, type Drawn, type Stay } from "./series.ts";
 import { stateAt } from "./stack.ts";
 import { palette } from "./theme.ts";
@@ -68,6 +69,7 @@ export class Timeline {
       button(words.whole, () => this.whole()),
       button("?", () => this.help.showModal()),
       button(words.save_png, () => this.png()),
+      button(words.save_trace, () => download("peakledger-trace.json", new Blob([trace(this.shown)]))),
     );
     this.element = h(
       "div",

@@ -2,13 +2,14 @@
 
 mod check;
 mod compare;
-mod drawable;
+pub(crate) mod drawable;
 mod fit;
 mod list;
-mod plan;
+pub(crate) mod plan;
 mod read;
 mod replay;
 mod report;
+mod serve;
 mod show;
 mod traced;
 
@@ -30,6 +31,7 @@ pub(crate) enum Verb {
     Read(Box<read::Args>),
     Replay(Box<replay::Args>),
     Report(report::Args),
+    Serve(serve::Args),
     List(list::Args),
 }
 
@@ -44,6 +46,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Read(args) => read::run(*args),
         Verb::Replay(args) => replay::run(*args),
         Verb::Report(args) => report::run(args),
+        Verb::Serve(args) => serve::run(args),
         Verb::List(args) => list::run(args),
     }
 }

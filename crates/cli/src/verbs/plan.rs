@@ -21,9 +21,9 @@ use std::path::Path;
 pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input
-    model: String,
+    pub(crate) model: String,
     #[command(flatten)]
-    step: StepArgs,
+    pub(crate) step: StepArgs,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     exit_code: bool,
     /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
-    candidates: Vec<String>,
+    pub(crate) candidates: Vec<String>,
     /// Compare with what people usually change of a step too: recompute, LoRA, half the batch twice as often, and the like
     #[arg(long = "candidates", value_enum, value_name = "KIND")]
     usual: Option<UsualArg>,
