@@ -14,6 +14,8 @@ class View {
   private language = preferred();
   private theme: Theme = THEMES.find((theme) => theme === remembered("theme")) ?? "auto";
   private report: Report | null = null;
+  /** The words after `peakledger plan` that made the page, if they did. */
+  private made: string[] | null = null;
   private readonly settings: Settings | null;
   private planner: Planner | null = null;
   private readonly place = h("div");
@@ -42,19 +44,19 @@ class View {
     if (this.server && this.settings) {
       this.planner = new Planner(this.server, this.settings, this.words, {
         show: (page, words) => this.show(page, words),
-        pin: () => this.report?.pin(),
+        pin: () => this.page && this.report?.pin(),
       });
     }
     this.root.replaceChildren(this.header(), this.planner?.element ?? "", this.place);
-    const pins = this.report?.pins ?? [];
-    this.report = this.page ? new Report(this.place, this.page, this.words, pins) : null;
+    this.report = new Report(this.place, this.words, this.report?.pins ?? []);
+    if (this.page) this.report.show(this.page, this.made);
   }
 
   private show(page: Page, words: string[] | null): void {
     this.page = page;
     document.title = `${page.title} · peakledger`;
-    this.report ??= new Report(this.place, page, this.words, []);
-    this.report.show(page, words);
+    this.made = words;
+    this.report?.show(page, words);
   }
 
   private header(): HTMLElement {

@@ -26,7 +26,7 @@ const KNOBS: Knob[] = [
     usual: "1",
     slide: true,
   },
-  { option: "--seq-len", values: powers(7, 17), usual: "", slide: true },
+  { option: "--seq-len", values: ["", ...powers(7, 17)], usual: "", slide: true },
   { option: "--gradient-accumulation-steps", values: powers(0, 5), usual: "1", slide: true },
   {
     option: "--precision",
@@ -60,7 +60,7 @@ export function settings(server: Server): Settings {
   return {
     model: server.model ?? "llama-3.1-8b",
     gpu: "80GiB",
-    values: { ...values, "--seq-len": "2048" },
+    values,
     more: "",
   };
 }
@@ -264,19 +264,19 @@ export class Planner {
 
   private slider(knob: Knob): HTMLElement {
     const { option, values } = knob;
-    const said = h("output", {}, this.set.values[option] ?? "");
+    const said = h("output", {}, this.set.values[option] || "auto");
     const slider: HTMLInputElement = h("input", {
       type: "range",
       id: option.slice(2),
       min: 0,
       max: values.length - 1,
       value: Math.max(0, values.indexOf(this.set.values[option] ?? "")),
-      "aria-valuetext": this.set.values[option],
+      "aria-valuetext": this.set.values[option] || "auto",
       input: () => {
         const value = values[Number(slider.value)] ?? "";
         this.set.values[option] = value;
-        said.textContent = value;
-        slider.setAttribute("aria-valuetext", value);
+        said.textContent = value || "auto";
+        slider.setAttribute("aria-valuetext", value || "auto");
         void this.move();
       },
     });

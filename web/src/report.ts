@@ -11,20 +11,16 @@ import type { Words } from "./words.ts";
 
 export class Report {
   repaint: () => void = () => {};
-  private shown: Page;
+  private shown!: Page;
   /** The words after `peakledger plan` that made it. */
   private made: string[] | null = null;
 
   constructor(
     private readonly place: HTMLElement,
-    page: Page,
     private readonly words: Words,
     /** Subjects of earlier documents. */
     readonly pins: Series[],
-  ) {
-    this.shown = page;
-    this.build();
-  }
+  ) {}
 
   show(page: Page, words: string[] | null): void {
     this.shown = page;
@@ -65,11 +61,22 @@ export class Report {
     };
     const twin = h("div");
     const found = h("div");
+    const opened = this.place.querySelector<HTMLDetailsElement>("#all-states")?.open ?? false;
+    const states = h(
+      "details",
+      { id: "all-states", open: opened },
+      h("summary", {}, h("h2", {}, words.states)),
+      found,
+    );
+    let chosen = page.series[0]!;
+    // a table of thousands is made when it is looked at
+    const fill = () => states.open && found.replaceChildren(tables.states(chosen, words, find));
+    states.addEventListener("toggle", fill);
     const choose = (index: number) => {
-      const series = page.series[index]!;
+      chosen = page.series[index]!;
       timeline.select(index);
-      twin.replaceChildren(tables.phases(series, words));
-      found.replaceChildren(tables.states(series, words, find));
+      twin.replaceChildren(tables.phases(chosen, words));
+      fill();
     };
     choose(0);
     const name = (series: Series) => this.name(series);
@@ -80,7 +87,6 @@ export class Report {
     };
     const section = (title: string, id: string, ...content: (Node | string)[]) =>
       h("section", { id }, h("h2", {}, title), ...content);
-    const opened = this.place.querySelector<HTMLDetailsElement>("#all-states")?.open ?? false;
     this.place.replaceChildren(
       h("h1", {}, page.title, page.subtitle ? h("small", {}, page.subtitle) : ""),
       answer(page, words),
@@ -99,11 +105,7 @@ export class Report {
             ),
           )
         : "",
-      h(
-        "section",
-        {},
-        h("details", { id: "all-states", open: opened }, h("summary", {}, h("h2", {}, words.states)), found),
-      ),
+      h("section", {}, states),
       h("footer", {}, words.made_by(page.version), " ", words.binary),
     );
   }

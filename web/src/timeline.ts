@@ -59,7 +59,8 @@ export class Timeline {
       this.tip,
     );
     stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    const button = (text: string, act: () => void) => h("button", { type: "button", click: act }, text);
+    const button = (text: string, act: () => void, id?: string) =>
+      h("button", { type: "button", id, click: act }, text);
     const tools = h(
       "div",
       { class: "tools" },
@@ -69,7 +70,7 @@ export class Timeline {
       button(words.whole, () => this.whole()),
       button("?", () => this.help.showModal()),
       button(words.save_png, () => this.png()),
-      button(words.save_trace, () => download("peakledger-trace.json", new Blob([trace(this.shown)]))),
+      button(words.save_trace, () => this.trace(), "save-trace"),
     );
     this.element = h(
       "div",
@@ -326,5 +327,9 @@ export class Timeline {
 
   private png(): void {
     this.canvas.toBlob((blob) => blob && download("peakledger.png", blob));
+  }
+
+  private trace(): void {
+    download("peakledger-trace.json", new Blob([trace(this.shown)], { type: "application/json" }));
   }
 }

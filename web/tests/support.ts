@@ -10,7 +10,7 @@ import { type Browser, type BrowserContextOptions, chromium, type Page } from "p
 
 export const WEB = fileURLToPath(new URL("..", import.meta.url));
 const REPOSITORY = join(WEB, "..");
-const BINARY = process.env.PEAKLEDGER ?? join(REPOSITORY, "target/debug/peakledger");
+export const BINARY = process.env.PEAKLEDGER ?? join(REPOSITORY, "target/debug/peakledger");
 const CHROMIUM = process.env.CHROMIUM ?? "/usr/bin/chromium";
 const SHOTS = join(WEB, "tests/screenshots");
 
@@ -43,18 +43,20 @@ export async function closeBrowser(): Promise<void> {
   await (await browser)?.close();
 }
 
+const own = new WeakMap<Page, string>();
 const watched = new WeakMap<Page, { asked: string[]; errors: string[] }>();
 
 /** Closes a page that asked nothing of a network and met no error. */
-export async function close(page: Page): Promise<void> {
+export async function close(page: Page, expected: RegExp[] = []): Promise<void> {
   const { asked, errors } = watched.get(page) ?? { asked: ["unknown page"], errors: [] };
   await page.context().close();
-  assert.deepEqual(errors, []);
-  const beyond = asked.filter((url) => !url.startsWith("file:") && !url.startsWith("blob:"));
+  const unexpected = errors.filter((error) => !expected.some((one) => one.test(error)));
+  assert.deepEqual(unexpected, []);
+  const beyond = asked.filter((url) => !url.startsWith(own.get(page) ?? "file:") && !url.startsWith("blob:"));
   assert.deepEqual(beyond, [], "nothing is asked of a network");
 }
 
-/** Opens a page from disk, with no network. What it asks of a network or complains of is kept for `close`. */
+/** Opens a page from disk, with no network, or from a server of this machine. What it asks of a network or complains of is kept for `close`. */
 export async function open(path: string, options: BrowserContextOptions = {}): Promise<Page> {
   assert.ok(
     existsSync(CHROMIUM),
@@ -85,7 +87,8 @@ export async function open(path: string, options: BrowserContextOptions = {}): P
     (message) => ["error", "warning"].includes(message.type()) && errors.push(message.text()),
   );
   watched.set(page, { asked, errors });
-  await page.goto(pathToFileURL(path).href);
+  own.set(page, path.startsWith("http:") ? new URL(path).origin : "file:");
+  await page.goto(path.startsWith("http:") ? path : pathToFileURL(path).href);
   return page;
 }
 

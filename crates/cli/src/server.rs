@@ -5,10 +5,9 @@
 //! it offers to copy are those that made it.
 
 use crate::output;
-use crate::step_args::candidates;
 use crate::usage::{self, Asker};
 use crate::verbs::drawable::{self, Kind};
-use crate::verbs::plan::{self, Planned};
+use crate::verbs::plan::{self, Planned, Question};
 use clap::{CommandFactory, Parser};
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Problem, Source};
@@ -139,11 +138,11 @@ impl Server {
 
     /// Plans what the words of a command line ask.
     fn planned(&self, request: &mut Request) -> Result<Planned, Problem> {
-        let question = Source::from_bytes("the page's question", body(request, LARGEST_QUESTION)?)?;
-        let Question { words } = peakledger_input::json::parse(&question)?;
+        let asked = Source::from_bytes("the page's question", body(request, LARGEST_QUESTION)?)?;
+        let Asked { words } = peakledger_input::json::parse(&asked)?;
         let Words { plan: args } = Words::try_parse_from(words)
             .map_err(|error| usage::explained(&error, &Words::command(), Asker::Verb("plan")))?;
-        let asked = candidates(&args.candidates, &args.step)?;
+        let question = Question::of(&args)?;
         let model = match self.configs.get(&args.model) {
             Some(config) => {
                 let config = Source::from_bytes(&*args.model, config.clone())?;
@@ -156,7 +155,7 @@ impl Server {
             }
             None => open_model(&args.model)?,
         };
-        Planned::of(&args, asked, model)
+        Planned::of(&args, question, model)
     }
 
     /// Draws a file that was dropped on the page, or keeps it if it is a config.
@@ -176,7 +175,7 @@ impl Server {
 /// What the page asks.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
+struct Asked {
     /// The words after `peakledger plan`.
     words: Vec<String>,
 }

@@ -131,7 +131,8 @@ impl Planned {
             |change: &Change| question.candidates.iter().any(|candidate| candidate.name == change.name);
         let usual = args.usual.iter().flat_map(|_| changes(&planned.options));
         for change in usual.filter(|change| !is_asked(change)) {
-            match Candidate::of(&change.name, &change.options, &args.step).and_then(|other| run(&other.step)) {
+            match Candidate::of(&change.name, &change.options, &args.step).and_then(|other| run(&other.step))
+            {
                 Ok(plan) => plans.push((change.name, plan)),
                 Err(problem) => left_out.push((change.name, problem.cause)),
             }

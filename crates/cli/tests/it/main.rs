@@ -15,6 +15,7 @@ mod read;
 mod read_hostile;
 mod readme;
 mod report;
+mod serve;
 mod support;
 mod traced;
 mod usage;

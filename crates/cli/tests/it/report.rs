@@ -1,7 +1,9 @@
 //! `report`, and `--format html` of the verbs that have pictures: the document on the page is the answer, and the page stays
 //! small, whatever it is of. How it looks and behaves is tested in a browser (`web/tests`).
 
+use crate::own::step;
 use crate::support::Bench;
+use crate::writer::pickle;
 use serde_json::{Value, json};
 
 const CATEGORIES: [&str; 7] = [
@@ -111,6 +113,22 @@ fn candidates_are_series_of_their_own() {
     let moved = answer["candidates"]["small"]["moved"].as_array().unwrap().len();
     assert_eq!(small["moved"].as_array().unwrap().len(), moved);
     assert_eq!(document(&bench.answer("compare ledger.json small=other.json --format html")), page);
+}
+
+#[test]
+fn a_snapshot_is_drawn_as_its_ledger_is_and_beside_others() {
+    let bench = Bench::with_sample().file("step.pickle", pickle(&step(), 4));
+    let drawn = document(&bench.answer("report step.pickle"));
+    bench.answer("read step.pickle --save saved.json --format json");
+    let saved = document(&bench.answer("report saved.json"));
+    assert_eq!(drawn["title"], "step.pickle");
+    assert_eq!(
+        (&drawn["series"][0]["levels"], &drawn["facts"]),
+        (&saved["series"][0]["levels"], &saved["facts"])
+    );
+    let beside = document(&bench.answer("report ledger.json measured=step.pickle"));
+    assert_eq!(beside["series"][1]["levels"], drawn["series"][0]["levels"]);
+    assert_eq!(beside["series"][1]["name"], "measured");
 }
 
 #[test]
