@@ -33,7 +33,9 @@ export function answer(page: Page, words: Words): HTMLElement {
 function verdict(page: Page, said: Verdict, words: Words): HTMLElement {
   const headroom = said.headroom;
   const left = headroom < 0 ? words.short(size(-headroom)) : words.spare(size(headroom));
-  const made = page.device_peak ? words.made_of(size(page.device_peak), size(said.outside)) : "";
+  const counted = said.reserved ?? page.device_peak;
+  const made =
+    counted === null ? "" : words.made_of(size(counted), said.reserved !== null, size(said.outside));
   return h(
     "div",
     { class: `verdict ${said.fits ? "good" : "bad"}`, id: "verdict" },

@@ -20,6 +20,8 @@ export interface Verdict {
   gpu: string;
   fits: boolean;
   needed: Exact;
+  /** What the caching allocator reserves, where that is predicted. */
+  reserved: Exact | null;
   outside: Exact;
   capacity: Exact;
   headroom: number;

@@ -17,7 +17,8 @@ const ENGLISH = {
   spare: (bytes: string) => `${bytes} to spare`,
   short: (bytes: string) => `${bytes} short`,
   needs: (needed: string, capacity: string) => `needs ${needed} of ${capacity}`,
-  made_of: (device: string, outside: string) => `${device} at the device peak and ${outside} of CUDA context`,
+  made_of: (bytes: string, reserved: boolean, outside: string) =>
+    `${bytes} ${reserved ? "reserved" : "at the device peak"} and ${outside} of CUDA context`,
   device_peak: (bytes: string) => `${bytes} at device level, with the batch and kernel memory`,
   op_level: "allocated bytes at op level",
   who: "Who forms the peak",
@@ -127,7 +128,8 @@ const CHINESE: Words = {
   spare: (bytes) => `余 ${bytes}`,
   short: (bytes) => `缺 ${bytes}`,
   needs: (needed, capacity) => `需要 ${needed}，共有 ${capacity}`,
-  made_of: (device, outside) => `设备级峰值 ${device}，加上 CUDA 上下文 ${outside}`,
+  made_of: (bytes, reserved, outside) =>
+    `${reserved ? "reserved" : "设备级峰值"} ${bytes}，加上 CUDA 上下文 ${outside}`,
   device_peak: (bytes) => `设备级为 ${bytes}，含批数据与内核内部显存`,
   op_level: "算子级已分配字节",
   who: "峰值由谁构成",

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// config.json from standard input
     pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) step: StepArgs,
+    step: StepArgs,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     exit_code: bool,
     /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
-    pub(crate) candidates: Vec<String>,
+    candidates: Vec<String>,
     /// Compare with what people usually change of a step too: recompute, LoRA, half the batch twice as often, and the like
     #[arg(long = "candidates", value_enum, value_name = "KIND")]
     usual: Option<UsualArg>,
