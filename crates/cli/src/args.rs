@@ -68,48 +68,67 @@ enum FormatArg {
     Json,
     Csv,
     Markdown,
-    /// Of no verb yet; refused with what there is.
-    #[value(hide = true)]
+    /// A page with pictures, in one file: of plan, show, compare and report
     Html,
 }
 
 impl OutputArgs {
-    /// Checks what can be checked before the inputs are read: formats, the file to be written, standard input.
+    /// Checks what can be checked before the inputs are read: formats, the file to be written, standard input. For an answer
+    /// without pictures.
     pub(crate) fn request(&self, inputs: &[&Input]) -> Result<Output, Problem> {
+        if self.asked_for() != FormatArg::Html {
+            return self.request_with_pictures(inputs);
+        }
+        let no_report = "there is no `html` report of this verb";
+        Err(match self.format {
+            Some(_) => {
+                Problem::in_option("--format", no_report).mend("choose `table`, `json`, `csv` or `markdown`")
+            }
+            None => Problem::in_option("--output", no_report)
+                .mend("name a file that ends in `.json`, `.csv` or `.md`, or add `--format`"),
+        })
+    }
+
+    /// The same for an answer that has a page too.
+    pub(crate) fn request_with_pictures(&self, inputs: &[&Input]) -> Result<Output, Problem> {
         if inputs.iter().filter(|input| ***input == Input::Stdin).count() > 1 {
             let problem = Problem::in_option("-", "standard input can only be read once");
             return Err(problem.mend("name a file for all but one of the inputs"));
         }
         let file = self.output.as_ref().and_then(Target::path);
-        let format = match (self.format, file) {
-            (Some(format), _) => format,
-            (None, Some(path)) => of_extension(path),
-            (None, None) => FormatArg::Table,
-        };
-        let format = match format {
-            FormatArg::Table => Format::Table,
-            FormatArg::Json => Format::Json,
-            FormatArg::Csv => Format::Csv,
-            FormatArg::Markdown => Format::Markdown,
-            FormatArg::Html => {
-                let no_report = "there is no `html` report of this verb";
-                return Err(match self.format {
-                    Some(_) => Problem::in_option("--format", no_report)
-                        .mend("choose `table`, `json`, `csv` or `markdown`"),
-                    None => Problem::in_option("--output", no_report)
-                        .mend("name a file that ends in `.json`, `.csv` or `.md`, or add `--format`"),
-                });
-            }
-        };
         if let Some(path) = file {
             output::check_target("--output", path, self.force, inputs)?;
         }
         Ok(Output {
-            format,
+            format: match self.asked_for() {
+                FormatArg::Table => Format::Table,
+                FormatArg::Json => Format::Json,
+                FormatArg::Csv => Format::Csv,
+                FormatArg::Markdown => Format::Markdown,
+                FormatArg::Html => Format::Html,
+            },
             file: file.map(Path::to_owned),
             force: self.force,
             look: self.look(file.is_some()),
         })
+    }
+
+    /// The same for an answer that is a page where nothing else is asked for.
+    pub(crate) fn request_of_page(&self, inputs: &[&Input]) -> Result<Output, Problem> {
+        let mut output = self.request_with_pictures(inputs)?;
+        if self.format.is_none() && output.format == Format::Table {
+            output.format = Format::Html;
+        }
+        if output.format == Format::Html && output.file.is_none() && std::io::stdout().is_terminal() {
+            let problem = Problem::in_option("--output", "a page is for a browser, not for a terminal");
+            return Err(problem.mend("name a file: `-o report.html`"));
+        }
+        Ok(output)
+    }
+
+    fn asked_for(&self) -> FormatArg {
+        let of_file = || self.output.as_ref().and_then(Target::path).map(of_extension);
+        self.format.or_else(of_file).unwrap_or(FormatArg::Table)
     }
 
     fn look(&self, to_file: bool) -> Look {

@@ -9,6 +9,7 @@
 mod args;
 mod output;
 mod progress;
+mod server;
 mod step_args;
 mod usage;
 mod usual;

@@ -1,7 +1,7 @@
 //! Where answers go: standard output, or a file that is written whole or not at all.
 
 use crate::args::ListArgs;
-use peakledger_core::document::Document;
+use peakledger_core::document::{Document, LedgerFile};
 use peakledger_input::{Input, Problem, in_plain_words};
 use peakledger_report::{Format, Look, Report};
 use std::fs;
@@ -92,12 +92,18 @@ pub(crate) fn saved<'a>(
     Ok(Some(path))
 }
 
+/// Saves a ledger in the document form.
+pub(crate) fn save_ledger(path: &Path, force: bool, file: &LedgerFile) -> Result<(), Problem> {
+    to_file(path, force, |out| write_ledger(file, out))
+}
+
 /// Writes a ledger in the document form.
-pub(crate) fn save_ledger(path: &Path, force: bool, document: &Document<'_>) -> Result<(), Problem> {
-    to_file(path, force, |out| {
-        serde_json::to_writer(&mut *out, document)?;
-        out.write_all(b"\n")
-    })
+pub(crate) fn write_ledger(file: &LedgerFile, out: &mut dyn Write) -> io::Result<()> {
+    let ops = file.peak_ops.iter().map(Option::as_deref);
+    let note = file.note.as_deref().unwrap_or_default();
+    let document = Document::from_ledger(&file.ledger).with_note(note).with_peak_ops(ops);
+    serde_json::to_writer(&mut *out, &document)?;
+    out.write_all(b"\n")
 }
 
 /// Writes next to the target and renames, so that no reader ever sees half a file and a failure leaves none.

@@ -171,13 +171,26 @@ pub fn phase_totals(
             }
         })
         .collect();
-    // sums of one category wrap around on the way but not in the end: they are parts of totals that fit
     let peaks: Vec<Moment> = phases.iter().map(|phase| phase.moment).collect();
-    let mut change = vec![ByCategory::default(); phases.len() + 1];
-    // how many of the peaks lie before each moment: most stays are short and cover none
-    let mut before = vec![0_u32; totals.gpu.len() + 1];
-    for peak in &peaks {
-        if let Some(cell) = before.get_mut(peak.index() + 1) {
+    for (phase, by_category) in phases.iter_mut().zip(by_category_at(totals.gpu.len(), &peaks, stays)) {
+        phase.by_category = by_category;
+    }
+    phases
+}
+
+/// What each category holds on the GPU at some moments, in order, of a timeline of that length. Of these a stay covers a
+/// contiguous run, so it touches the two ends of that only.
+pub fn by_category_at(
+    length: usize,
+    moments: &[Moment],
+    stays: impl Iterator<Item = Stay>,
+) -> Vec<ByCategory> {
+    // sums of one category wrap around on the way but not in the end: they are parts of totals that fit
+    let mut change = vec![ByCategory::default(); moments.len() + 1];
+    // how many of them lie before each moment: most stays are short and cover none
+    let mut before = vec![0_u32; length + 1];
+    for moment in moments {
+        if let Some(cell) = before.get_mut(moment.index() + 1) {
             *cell += 1;
         }
     }
@@ -186,9 +199,9 @@ pub fn phase_totals(
         so_far += *cell;
         *cell = so_far;
     });
-    let peaks_before = |moment: usize| before.get(moment).map_or(peaks.len(), |count| *count as usize);
+    let count_before = |moment: usize| before.get(moment).map_or(moments.len(), |count| *count as usize);
     stays.filter(|stay| stay.device == Device::Gpu).for_each(|stay| {
-        let (first, after) = (peaks_before(stay.start.index()), peaks_before(stay.end.index() + 1));
+        let (first, after) = (count_before(stay.start.index()), count_before(stay.end.index() + 1));
         if first >= after {
             return;
         }
@@ -200,13 +213,14 @@ pub fn phase_totals(
         }
     });
     let mut running = ByCategory::default();
-    for (phase, change) in phases.iter_mut().zip(change) {
-        for (sum, more) in running.0.iter_mut().zip(change.0) {
+    for at in &mut change {
+        for (sum, more) in running.0.iter_mut().zip(at.0) {
             *sum = sum.wrapping_add(more);
         }
-        phase.by_category = running;
+        *at = running;
     }
-    phases
+    change.truncate(moments.len());
+    change
 }
 
 /// Both sums at once. Where every phase has one moment, as in the seed's form, one pass over the stays is enough.

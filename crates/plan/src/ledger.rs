@@ -12,12 +12,31 @@ impl Plan {
     /// # Errors
     /// Where a total does not fit into 64 bits.
     pub fn ledger(&self, step: Step) -> Result<Ledger, LedgerError> {
+        self.ledger_of(step, |stored| self.residency(step, stored))
+    }
+
+    /// The ledger of a step at op level, as [`StepPlan::phases`](crate::StepPlan::phases) and the contributors have it.
+    ///
+    /// # Errors
+    /// Where a total does not fit into 64 bits.
+    pub fn op_ledger(&self, step: Step) -> Result<Ledger, LedgerError> {
+        self.ledger_of(step, |stored| {
+            let (start, end) = step.interval(&self.tape, stored, Level::Op)?;
+            Some(Residency { device: stored.device, start, end })
+        })
+    }
+
+    fn ledger_of(
+        &self,
+        step: Step,
+        residency: impl Fn(&Stored) -> Option<Residency>,
+    ) -> Result<Ledger, LedgerError> {
         let timeline = self.step(step).timeline.clone();
         let mut names = Names::new(&self.tape);
         let mut states: Vec<State> = Vec::with_capacity(self.tape.stored.len());
         let mut of_storage = BTreeMap::new();
         for (id, stored) in (0u32..).map(StorageId).zip(&self.tape.stored) {
-            let Some(residency) = self.residency(step, stored) else { continue };
+            let Some(residency) = residency(stored) else { continue };
             let original = match stored.copied_for {
                 Some(CopiedFor::Offload(original)) => original,
                 _ => id,

@@ -1,6 +1,7 @@
 //! The report of `compare`: each candidate's peak next to the baseline's, what it saves, and what moved.
 
 use crate::figures::{and_more, less_or_more, mib_of_difference, percent, signed};
+use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
 use crate::show::PeakJson;
 use crate::table::{Cell, Column, Table, entry, prose};
@@ -13,6 +14,8 @@ use std::io;
 /// A baseline and the candidates that were compared with it.
 #[derive(Clone, Debug)]
 pub struct CompareReport<'a> {
+    /// What the user calls the baseline's file.
+    pub baseline_name: &'a str,
     /// The baseline.
     pub baseline: &'a Ledger,
     /// What runs at its peak, where the file says so.
@@ -26,6 +29,8 @@ pub struct CompareReport<'a> {
 pub struct Candidate<'a> {
     /// Its name.
     pub name: &'a str,
+    /// What it holds.
+    pub ledger: &'a Ledger,
     /// What it does to the baseline's peak.
     pub comparison: Comparison<'a>,
 }
@@ -33,7 +38,7 @@ pub struct Candidate<'a> {
 impl Report for CompareReport<'_> {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         self.peaks(look).write(out, look)?;
-        for Candidate { name, comparison } in &self.candidates {
+        for Candidate { name, comparison, .. } in &self.candidates {
             writeln!(out)?;
             let heading = format!("{}: {}", look.name(name), verdict(self.baseline.peak(), comparison));
             prose(out, look, look.bold(), &heading)?;
@@ -92,7 +97,7 @@ impl Report for CompareReport<'_> {
                 .map(|c| row(markdown::escaped(c.name), c.comparison.peak, signed(c.comparison.saving))),
         );
         markdown::table(out, &[Text("ledger"), Figures("peak"), Text("in"), Figures("saves")], &rows)?;
-        for Candidate { name, comparison } in
+        for Candidate { name, comparison, .. } in
             self.candidates.iter().filter(|c| !c.comparison.moved.is_empty())
         {
             writeln!(out, "\nWhat moves with {}:\n", markdown::escaped(name))?;
@@ -109,6 +114,10 @@ impl Report for CompareReport<'_> {
             }
         }
         Ok(())
+    }
+
+    fn page(&self) -> io::Result<Option<Page>> {
+        Ok(Some(self.html_page()))
     }
 }
 
@@ -131,7 +140,7 @@ impl CompareReport<'_> {
             Cell::plain(""),
             Cell::plain(look.name(&baseline.slot.id())),
         ]);
-        for Candidate { name, comparison } in &self.candidates {
+        for Candidate { name, comparison, .. } in &self.candidates {
             let peak = comparison.peak;
             table.row(vec![
                 Cell::plain(look.name(name)),

@@ -1,4 +1,4 @@
-//! What peakledger answers, as people and programs read it: tables, JSON, CSV and markdown.
+//! What peakledger answers, as people and programs read it: tables, JSON, CSV, markdown and pages.
 //!
 //! One file for each verb's report, and a small kit that they share. A report borrows what it shows and implements
 //! [`Report`]; [`write()`] picks the format. What holds: machine formats carry exact bytes, the same input gives the same
@@ -12,6 +12,7 @@ mod csv_table;
 mod explain;
 mod figures;
 mod fit;
+pub mod html;
 mod json;
 mod list;
 mod look;
@@ -54,6 +55,8 @@ pub enum Format {
     Csv,
     /// For issues and notebooks.
     Markdown,
+    /// For a browser: pictures, in one file. Only of answers that have any.
+    Html,
 }
 
 /// An answer that can be written in every format.
@@ -81,6 +84,14 @@ pub trait Report {
     /// # Errors
     /// What goes wrong with `out`.
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()>;
+
+    /// What is on its page, if it has pictures.
+    ///
+    /// # Errors
+    /// Where what it shows makes no picture.
+    fn page(&self) -> io::Result<Option<html::Page>> {
+        Ok(None)
+    }
 }
 
 /// Writes a report in a format.
@@ -93,5 +104,9 @@ pub fn write(report: &dyn Report, format: Format, look: &Look, out: &mut dyn io:
         Format::Json => report.json(out),
         Format::Csv => report.csv(out, look),
         Format::Markdown => report.markdown(out, look),
+        Format::Html => match report.page()? {
+            Some(page) => html::write_page(&page, out),
+            None => Err(io::Error::new(io::ErrorKind::Unsupported, "there are no pictures of this")),
+        },
     }
 }

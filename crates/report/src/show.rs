@@ -1,6 +1,7 @@
 //! The report of `show`: the phases with their totals, the peak, and who forms it.
 
 use crate::figures::{and_more, count, percent, share};
+use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
@@ -144,6 +145,10 @@ impl Report for ShowReport<'_> {
             Some(rest) => writeln!(out, "\n{rest}"),
             None => Ok(()),
         }
+    }
+
+    fn page(&self) -> io::Result<Option<Page>> {
+        Ok(Some(self.html_page()))
     }
 }
 

@@ -3,12 +3,15 @@
 use super::{Ledger, open_ledger};
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input};
+use crate::output::Output;
 use peakledger_core::compare;
+use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem};
 use peakledger_report::{Candidate, CompareReport};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 
 /// Compare candidate ledgers with a baseline: each one's peak, what it saves, and which states moved
@@ -27,31 +30,46 @@ pub(crate) struct Args {
 }
 
 /// A candidate from the command line.
-struct Named {
+pub(super) struct Named {
     name: String,
     input: Input,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let named = args.candidates.iter().map(Named::parse).collect::<Result<Vec<_>, _>>()?;
-    let mut inputs = vec![&args.baseline];
-    inputs.extend(named.iter().map(|candidate| &candidate.input));
-    let output = args.output.request(&inputs)?.listing(&args.list);
-
+    let output = args.output.request_with_pictures(&inputs(&args.baseline, &named))?.listing(&args.list);
     let baseline = open_ledger(&args.baseline)?;
+    write(&baseline, &named, &output, peakledger_input::open_ledger)
+}
+
+/// Every file that is read.
+pub(super) fn inputs<'a>(baseline: &'a Input, named: &'a [Named]) -> Vec<&'a Input> {
+    std::iter::once(baseline).chain(named.iter().map(|candidate| &candidate.input)).collect()
+}
+
+/// Compares the candidates inside the baseline's file and those that are named with it.
+pub(super) fn write(
+    baseline: &Ledger,
+    named: &[Named],
+    output: &Output,
+    open: impl Fn(&Input) -> Result<(String, LedgerFile), Problem>,
+) -> Result<Answer, Problem> {
     let mut opened = Vec::with_capacity(named.len());
-    for candidate in &named {
-        opened.push((candidate.name.as_str(), open_candidate(&candidate.input)?));
+    for candidate in named {
+        opened.push((candidate.name.as_str(), open_candidate(open(&candidate.input)?)));
     }
     let inside = baseline.file.candidates.iter().map(|(name, ledger)| (&**name, ledger));
     let outside = opened.iter().map(|(name, ledger)| (*name, &ledger.file.ledger));
     let pairs: Vec<_> = inside.chain(outside).collect();
-    check_names(&baseline, pairs.iter().map(|(name, _)| *name))?;
+    check_names(baseline, pairs.iter().map(|(name, _)| *name))?;
 
-    let candidates = pairs
-        .into_iter()
-        .map(|(name, ledger)| Candidate { name, comparison: compare(&baseline.file.ledger, ledger) });
+    let candidates = pairs.into_iter().map(|(name, ledger)| Candidate {
+        name,
+        ledger,
+        comparison: compare(&baseline.file.ledger, ledger),
+    });
     output.write(&CompareReport {
+        baseline_name: &baseline.name,
         baseline: &baseline.file.ledger,
         baseline_op: baseline.file.peak_op(),
         candidates: candidates.collect(),
@@ -59,15 +77,15 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     Ok(Answer::Given)
 }
 
-fn open_candidate(input: &Input) -> Result<Ledger, Problem> {
-    let mut ledger = open_ledger(input)?;
+fn open_candidate((name, file): (String, LedgerFile)) -> Ledger {
+    let mut ledger = Ledger { name, file: ManuallyDrop::new(file) };
     ledger.file.ledger.let_go_of_sums(); // one candidate at a time is looked at
     if !ledger.file.candidates.is_empty() {
         let name = peakledger_core::printable(&ledger.name);
         let _closed =
             writeln!(io::stderr(), "note: {name}: the candidates inside this candidate are left out");
     }
-    Ok(ledger)
+    ledger
 }
 
 /// Every candidate has a name of its own, and there is one.
@@ -88,7 +106,7 @@ fn check_names<'a>(baseline: &Ledger, names: impl Iterator<Item = &'a str>) -> R
 }
 
 impl Named {
-    fn parse(argument: &OsString) -> Result<Named, Problem> {
+    pub(super) fn parse(argument: &OsString) -> Result<Named, Problem> {
         let nameless = |cause: &str| {
             let problem = Problem::in_option(argument.to_string_lossy(), cause);
             problem.mend("write `NAME=LEDGER`, such as `checkpoint=checkpoint.json`")

@@ -2,11 +2,14 @@
 
 mod check;
 mod compare;
+pub(crate) mod drawable;
 mod fit;
 mod list;
-mod plan;
+pub(crate) mod plan;
 mod read;
 mod replay;
+mod report;
+mod serve;
 mod show;
 mod traced;
 
@@ -27,6 +30,8 @@ pub(crate) enum Verb {
     Fit(Box<fit::Args>),
     Read(Box<read::Args>),
     Replay(Box<replay::Args>),
+    Report(report::Args),
+    Serve(serve::Args),
     List(list::Args),
 }
 
@@ -40,6 +45,8 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Fit(args) => fit::run(*args),
         Verb::Read(args) => read::run(*args),
         Verb::Replay(args) => replay::run(*args),
+        Verb::Report(args) => report::run(args),
+        Verb::Serve(args) => serve::run(args),
         Verb::List(args) => list::run(args),
     }
 }

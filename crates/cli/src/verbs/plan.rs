@@ -7,11 +7,12 @@ use crate::output::{self, Output, Target};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, changes};
 use clap::ValueEnum;
-use peakledger_core::document::Document;
+use peakledger_allocator::Settings;
+use peakledger_core::document::LedgerFile;
 use peakledger_input::Problem;
-use peakledger_plan::catalogue::{ModelFile, card, open_model};
+use peakledger_plan::catalogue::{Card, ModelFile, card, open_model};
 use peakledger_plan::config::Architecture;
-use peakledger_plan::{Plan, PlannedPhase, Step, Verdict, plan};
+use peakledger_plan::{Plan, Step, Verdict, plan};
 use peakledger_report::{ExplainReport, PlanReport, Reservation};
 use std::path::Path;
 
@@ -20,7 +21,7 @@ use std::path::Path;
 pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input
-    model: String,
+    pub(crate) model: String,
     #[command(flatten)]
     step: StepArgs,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
@@ -68,65 +69,112 @@ enum UsualArg {
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
-    let candidates = candidates(&args.candidates, &args.step)?;
-    let settings = alloc_conf(args.alloc_conf.as_deref())?;
-    if args.exit_code && args.gpu.is_none() {
-        let problem =
-            Problem::in_option("--exit-code", "it asks whether the step fits, and no card is named");
-        return Err(problem.mend("name one: `--gpu 80GiB`, or a name of `peakledger list gpus`"));
-    }
+    let question = Question::of(&args)?;
     // the file that must not be overwritten is known only now: the model may be a folder or a name
     let model = open_model(&args.model)?;
     let (output, saved) = targets(&args, &model)?;
-    let gpu = args.gpu.as_deref().map(card).transpose()?;
-    let architecture = Architecture::read(&model.config)?;
-    let run = |step: &StepArgs| plan(architecture.clone(), step.options(gpu.as_ref())?);
-    let planned = run(&args.step)?;
-    let step = match args.shown {
-        StepArg::First => Some(Step::First),
-        StepArg::Steady => Some(Step::Steady),
-        StepArg::Both => None,
-    };
+    let planned = Planned::of(&args, question, model)?;
+    let Planned { name: model, plan, step, .. } = &planned;
     if let Some(asked) = &args.explain {
-        let explanation = planned.explain(asked, step)?;
-        let (model, plan, explanation) = (&*model.name, &planned, &explanation);
-        output.write(&ExplainReport { model, asked, plan, step, explanation })?;
-        let reservation = Reservation::of(&planned, settings, gpu.as_ref(), step);
-        let verdict = gpu.as_ref().zip(reservation).map(|(card, reservation)| reservation.verdict(card));
-        return Ok(answer(verdict, args.exit_code));
+        let explanation = &plan.explain(asked, *step)?;
+        output.write(&ExplainReport { model, asked, plan, step: *step, explanation })?;
+    } else {
+        if let Some(path) = saved {
+            output::save_ledger(path, output.force, &planned.ledger()?)?;
+        }
+        output.write(&planned.report())?;
     }
-    let mut plans: Vec<(String, Plan)> = Vec::new();
-    let mut left_out = Vec::new();
-    // a candidate takes the place of a usual change of its name
-    let is_asked = |change: &Change| candidates.iter().any(|candidate| candidate.name == change.name);
-    for change in args.usual.iter().flat_map(|_| changes(&planned.options)).filter(|change| !is_asked(change))
-    {
-        match Candidate::of(&change.name, &change.options, &args.step).and_then(|other| run(&other.step)) {
-            Ok(plan) => plans.push((change.name, plan)),
-            Err(problem) => left_out.push((change.name, problem.cause)),
+    Ok(answer(planned.report().verdict(), args.exit_code))
+}
+
+/// What arguments ask, as far as it can be checked before any file is read.
+pub(crate) struct Question {
+    candidates: Vec<Candidate>,
+    settings: Settings,
+}
+
+impl Question {
+    pub(crate) fn of(args: &Args) -> Result<Question, Problem> {
+        let candidates = candidates(&args.candidates, &args.step)?;
+        let settings = alloc_conf(args.alloc_conf.as_deref())?;
+        if args.exit_code && args.gpu.is_none() {
+            let problem =
+                Problem::in_option("--exit-code", "it asks whether the step fits, and no card is named");
+            return Err(problem.mend("name one: `--gpu 80GiB`, or a name of `peakledger list gpus`"));
+        }
+        Ok(Question { candidates, settings })
+    }
+}
+
+/// A step that is planned, and the candidates beside it.
+pub(crate) struct Planned {
+    name: String,
+    plan: Plan,
+    step: Option<Step>,
+    card: Option<Card>,
+    candidates: Vec<(String, Plan)>,
+    left_out: Vec<(String, String)>,
+    reservations: Vec<Reservation>,
+}
+
+impl Planned {
+    /// Plans what arguments ask of a model.
+    pub(crate) fn of(args: &Args, question: Question, model: ModelFile) -> Result<Planned, Problem> {
+        let card = args.gpu.as_deref().map(card).transpose()?;
+        let architecture = Architecture::read(&model.config)?;
+        let run = |step: &StepArgs| plan(architecture.clone(), step.options(card.as_ref())?);
+        let planned = run(&args.step)?;
+        let mut plans: Vec<(String, Plan)> = Vec::new();
+        let mut left_out = Vec::new();
+        // a candidate takes the place of a usual change of its name
+        let is_asked =
+            |change: &Change| question.candidates.iter().any(|candidate| candidate.name == change.name);
+        let usual = args.usual.iter().flat_map(|_| changes(&planned.options));
+        for change in usual.filter(|change| !is_asked(change)) {
+            match Candidate::of(&change.name, &change.options, &args.step).and_then(|other| run(&other.step))
+            {
+                Ok(plan) => plans.push((change.name, plan)),
+                Err(problem) => left_out.push((change.name, problem.cause)),
+            }
+        }
+        for other in question.candidates {
+            let plan = run(&other.step).map_err(|problem| of_candidate(&other.name, &args.step, problem))?;
+            plans.push((other.name, plan));
+        }
+        let step = match args.shown {
+            StepArg::First => Some(Step::First),
+            StepArg::Steady => Some(Step::Steady),
+            StepArg::Both => None,
+        };
+        let all = std::iter::once(&planned).chain(plans.iter().map(|(_, plan)| plan));
+        let reserved = all.map(|plan| Reservation::of(plan, question.settings, card.as_ref(), step));
+        let reservations: Vec<Reservation> = reserved.map_while(|reserved| reserved).collect();
+        Ok(Planned { name: model.name, plan: planned, step, card, candidates: plans, left_out, reservations })
+    }
+
+    pub(crate) fn report(&self) -> PlanReport<'_> {
+        PlanReport {
+            name: &self.name,
+            plan: &self.plan,
+            step: self.step,
+            card: self.card.as_ref(),
+            candidates: &self.candidates,
+            left_out: &self.left_out,
+            reservations: &self.reservations,
         }
     }
-    for other in candidates {
-        let plan = run(&other.step).map_err(|problem| of_candidate(&other.name, &args.step, problem))?;
-        plans.push((other.name, plan));
+
+    /// The ledger of the step: the steady one unless the first alone is shown.
+    pub(crate) fn ledger(&self) -> Result<LedgerFile, Problem> {
+        let step = self.step.unwrap_or(Step::Steady);
+        let ledger = self.plan.ledger(step).map_err(|error| Problem::anywhere(error.to_string()))?;
+        let ops = self.plan.step(step).phases.iter().map(|phase| Some(phase.place().into())).collect();
+        let (model, step) = (&self.name, step.as_str());
+        let note = format!(
+            "peakledger plan {model}, the {step} step at device level: what the dispatcher hands out, the batch and kernel memory"
+        );
+        Ok(LedgerFile::made(ledger, note, ops))
     }
-    if let Some(path) = saved {
-        save(path, output.force, &planned, step.unwrap_or(Step::Steady), &model.name)?;
-    }
-    let all = std::iter::once(&planned).chain(plans.iter().map(|(_, plan)| plan));
-    let reserved = all.map(|plan| Reservation::of(plan, settings, gpu.as_ref(), step));
-    let reservations: Vec<Reservation> = reserved.map_while(|reserved| reserved).collect();
-    let report = PlanReport {
-        name: &model.name,
-        plan: &planned,
-        step,
-        card: gpu.as_ref(),
-        candidates: &plans,
-        left_out: &left_out,
-        reservations: &reservations,
-    };
-    output.write(&report)?;
-    Ok(answer(report.verdict(), args.exit_code))
 }
 
 fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
@@ -137,20 +185,7 @@ fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
 fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a Path>), Problem> {
     let config = config_of(&args.model, model);
     let config = config.as_ref();
-    let output = args.output.request(config.as_slice())?.listing(&args.list);
+    let output = args.output.request_with_pictures(config.as_slice())?.listing(&args.list);
     let saved = output::saved(args.save.as_ref(), &output, config.as_slice())?;
     Ok((output, saved))
-}
-
-/// Writes a step's ledger in the document form.
-fn save(path: &Path, force: bool, plan: &Plan, step: Step, model: &str) -> Result<(), Problem> {
-    let ledger = plan.ledger(step).map_err(|error| Problem::anywhere(error.to_string()))?;
-    let ops: Vec<String> = plan.step(step).phases.iter().map(PlannedPhase::place).collect();
-    let note = format!(
-        "peakledger plan {model}, the {} step at device level: what the dispatcher hands out, the batch and kernel memory",
-        step.as_str()
-    );
-    let document =
-        Document::from_ledger(&ledger).with_note(note).with_peak_ops(ops.iter().map(|op| Some(op.as_str())));
-    output::save_ledger(path, force, &document)
 }

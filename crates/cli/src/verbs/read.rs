@@ -6,7 +6,7 @@ use crate::args::{ListArgs, OutputArgs, input, target};
 use crate::output::{self, Target};
 use crate::progress::Progress;
 use peakledger_core::Phase;
-use peakledger_core::document::Document;
+use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
 use peakledger_measure::snapshot::{self, Options, Snapshot};
 use peakledger_measure::{
@@ -15,7 +15,6 @@ use peakledger_measure::{
 use peakledger_report::{At, ReadReport};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::path::Path;
 
 /// Read what a run did hold, from a memory snapshot, a profiler trace, a memory timeline or an error's text
 #[derive(clap::Args)]
@@ -78,7 +77,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             .phases
             .into_iter()
             .fold(PhaseNames::default(), |names, (name, phase)| names.with(name, phase));
-        save(path, output.force, &name, &snapshot, &measurement, &names)?;
+        output::save_ledger(path, output.force, &ledger_of(&name, &snapshot, &measurement, &names)?)?;
     }
     output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
     Ok(if measurement.is_part(&snapshot) { Answer::Part } else { Answer::Given })
@@ -105,15 +104,13 @@ fn live_at(name: &str, snapshot: &Snapshot, measured: &Measurement, moment: Mome
     }
 }
 
-/// Writes the ledger of the device with the largest peak.
-fn save(
-    path: &Path,
-    force: bool,
+/// The ledger of the device with the largest peak.
+pub(super) fn ledger_of(
     name: &str,
     snapshot: &Snapshot,
     measurement: &Measurement,
     names: &PhaseNames,
-) -> Result<(), Problem> {
+) -> Result<LedgerFile, Problem> {
     let Some(device) = measurement.largest().map(|device| device.history.device) else {
         return Err(
             Problem::in_file(name, "no device, so there is no ledger to save").mend("leave `--save` out")
@@ -134,9 +131,8 @@ fn save(
         "peakledger read {name}, device {device}: block bytes, as torch.cuda.memory_allocated counts them; categories \
          are {UNTOLD}{left_out}"
     );
-    let ops = measured.peak_lines.iter().map(Option::as_deref);
-    let document = Document::from_ledger(&measured.ledger).with_note(note).with_peak_ops(ops);
-    output::save_ledger(path, force, &document)
+    let peak_ops = measured.peak_lines.into_iter().map(|line| line.map(Into::into)).collect();
+    Ok(LedgerFile::made(measured.ledger, note, peak_ops))
 }
 
 /// A name and the phase that it is.

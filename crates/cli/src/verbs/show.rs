@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
-    let output = args.output.request(&[&args.ledger])?.listing(&args.list);
+    let output = args.output.request_with_pictures(&[&args.ledger])?.listing(&args.list);
     let ledger = open_ledger(&args.ledger)?;
     output.write(&ShowReport { name: &ledger.name, file: &ledger.file })?;
     Ok(Answer::Given)

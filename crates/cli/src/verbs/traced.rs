@@ -4,7 +4,7 @@ use super::read::Args;
 use crate::Answer;
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use peakledger_core::document::Document;
+use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, Problem, Source};
 use peakledger_measure::oom_message::{self, OOM_TEXT_LIMIT};
 use peakledger_measure::timeline;
@@ -31,7 +31,7 @@ pub(super) fn trace(
         choose(&mut trace, number, name)?;
     }
     if let Some(path) = saved {
-        save(path, output.force, name, &trace)?;
+        output::save_ledger(path, output.force, &ledger_of(name, &trace)?)?;
     }
     output.write(&TraceReport { name, trace: &trace })?;
     Ok(if trace.cut.is_some() { Answer::Part } else { Answer::Given })
@@ -89,8 +89,8 @@ fn choose(trace: &mut Trace, number: u32, name: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Writes the ledger of the step in which the device with the largest peak has it.
-fn save(path: &Path, force: bool, name: &str, trace: &Trace) -> Result<(), Problem> {
+/// The ledger of the step in which the device with the largest peak has it.
+pub(super) fn ledger_of(name: &str, trace: &Trace) -> Result<LedgerFile, Problem> {
     let (device, step) = trace.largest();
     let problem = |cause: String| Problem::in_file(name, cause);
     let (Some(ledger), Some(of)) = (trace.ledger(step, device), trace.devices.get(device)) else {
@@ -102,5 +102,5 @@ fn save(path: &Path, force: bool, name: &str, trace: &Trace) -> Result<(), Probl
         of.device,
         trace.steps.len()
     );
-    output::save_ledger(path, force, &Document::from_ledger(&ledger).with_note(note))
+    Ok(LedgerFile::made(ledger, note, Vec::new()))
 }

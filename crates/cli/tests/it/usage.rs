@@ -152,7 +152,7 @@ fn whatever_is_wrong_has_its_mend() {
         ("plan gpt2 --optimizer paged_adamw", "is none of its values\n  help: choose one of `adamw`, "),
         (
             "plan gpt2 --format xml",
-            "is none of its values\n  help: choose one of `table`, `json`, `csv`, `markdown`\n",
+            "is none of its values\n  help: choose one of `table`, `json`, `csv`, `markdown`, `html`\n",
         ),
         ("plan gpt2 --all=3", "`--all`: it takes no value, and `3` is one\n  help: leave the value out\n"),
         ("plan gpt2 --all --top 3", "`--all`: it does not go with `--top`\n  help: keep one of the two\n"),
@@ -162,5 +162,4 @@ fn whatever_is_wrong_has_its_mend() {
         assert!(said.starts_with("error: ") && said.contains(says), "{arguments}: {said}");
         assert_eq!(said.lines().count(), 2, "{arguments}: {said}");
     }
-    assert!(!bench.answer("plan --help").contains("html"));
 }

@@ -39,6 +39,11 @@ pub enum Form {
 }
 
 impl LedgerFile {
+    /// A ledger that was made and not read: a note on what made it, and what runs at the peak of each phase.
+    pub fn made(ledger: Ledger, note: impl Into<Box<str>>, peak_ops: Vec<Option<Box<str>>>) -> LedgerFile {
+        LedgerFile { form: Form::Document, note: Some(note.into()), ledger, peak_ops, candidates: Vec::new() }
+    }
+
     /// A ledger from the seed's form.
     ///
     /// # Errors

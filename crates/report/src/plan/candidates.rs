@@ -40,7 +40,7 @@ impl Row<'_> {
 
 impl PlanReport<'_> {
     /// What each candidate saves at the peak.
-    pub(super) fn savings(&self) -> impl Iterator<Item = i128> + '_ {
+    pub(crate) fn savings(&self) -> impl Iterator<Item = i128> + '_ {
         let before = self.peak().phase.peak;
         self.candidates.iter().map(move |(_, plan)| before.minus(plan.peak_in(self.step).phase.peak))
     }

@@ -7,6 +7,7 @@ mod json;
 mod rows;
 
 use crate::figures::{and_more, percent};
+use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
@@ -14,6 +15,7 @@ use anstyle::Style;
 use peakledger_core::{Bytes, Category};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{At, Contributor, Plan, Step, StepPlan, Verdict};
+pub(crate) use rows::id;
 use rows::phase_rows;
 use std::io;
 
@@ -54,7 +56,7 @@ impl PlanReport<'_> {
     }
 
     /// Whether the plan, or a candidate's, fits the card.
-    fn verdict_of(&self, plan: &Plan) -> Option<Verdict> {
+    pub(crate) fn verdict_of(&self, plan: &Plan) -> Option<Verdict> {
         self.card.map(|card| match self.reservation_of(plan) {
             Some(reservation) => reservation.verdict(card),
             None => Verdict::of(plan, card, self.step),
@@ -62,7 +64,7 @@ impl PlanReport<'_> {
     }
 
     /// What the caching allocator reserves for the plan, or for a candidate's.
-    fn reservation_of(&self, plan: &Plan) -> Option<&Reservation> {
+    pub(crate) fn reservation_of(&self, plan: &Plan) -> Option<&Reservation> {
         let plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
         plans
             .zip(self.reservations)
@@ -71,13 +73,13 @@ impl PlanReport<'_> {
     }
 
     /// What the figures leave out.
-    fn not_counted(&self) -> Vec<&'static str> {
+    pub(crate) fn not_counted(&self) -> Vec<&'static str> {
         self.plan.not_counted(self.reservation_of(self.plan).is_some())
     }
 
     /// `in backward of the steady step`.
     fn whereabouts(&self, at: At<'_>) -> String {
-        let phase = rows::id(at.phase, self.plan.options.gradient_accumulation_steps > 1);
+        let phase = id(at.phase, self.plan.options.gradient_accumulation_steps > 1);
         format!("in {phase} of the {} step", at.step.step.as_str())
     }
 
@@ -109,7 +111,7 @@ impl PlanReport<'_> {
     }
 
     /// What is on the host.
-    fn host_line(&self) -> Option<String> {
+    pub(crate) fn host_line(&self) -> Option<String> {
         let host = self.host_peak();
         (host > Bytes::ZERO).then(|| format!("beside it, up to {host} on the cpu"))
     }
@@ -289,6 +291,10 @@ impl Report for PlanReport<'_> {
             writeln!(out, "Not counted: {}", markdown::escaped(line))?;
         }
         Ok(())
+    }
+
+    fn page(&self) -> io::Result<Option<Page>> {
+        self.html_page().map(Some)
     }
 }
 

@@ -31,7 +31,7 @@ impl PhaseRow {
 }
 
 /// A phase's name, with its micro-batch where there are several.
-pub(super) fn id(phase: &PlannedPhase, several: bool) -> String {
+pub(crate) fn id(phase: &PlannedPhase, several: bool) -> String {
     match phase.micro_batch.filter(|_| several) {
         Some(i) => format!("{}.{i}", phase.phase),
         None => phase.phase.to_string(),

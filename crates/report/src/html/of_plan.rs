@@ -1,0 +1,99 @@
+//! The page of a plan: the step with the peak, the other step, and each candidate; all of them at op level.
+
+use super::document::{Contributor, Exact, Measure, Page, Role, Series, Verdict};
+use super::series::{Room, series, that_fit};
+use super::states::short;
+use crate::PlanReport;
+use crate::plan::{grouped, id};
+use peakledger_plan::{Plan, PlannedPhase, Step};
+use std::io;
+
+/// What the contributors of a plan, which are groups, may take.
+const GROUPS: usize = 40_000;
+
+impl PlanReport<'_> {
+    /// Its page.
+    ///
+    /// # Errors
+    /// Where the names of a plan make no ledger, which would be a fault of the planner.
+    pub(crate) fn html_page(&self) -> io::Result<Page> {
+        let subject = self.plan.peak_in(self.step).step.step;
+        let mut all = vec![planned(subject.as_str(), Role::Subject, self.plan, subject, Room::SUBJECT)?];
+        let other = if subject == Step::First { Step::Steady } else { Step::First };
+        let room = Room::shared(self.candidates.len() + 1);
+        if self.step.is_none() {
+            all.push(planned(other.as_str(), Role::Step, self.plan, other, room)?);
+        }
+        for ((name, plan), saving) in self.candidates.iter().zip(self.savings()) {
+            let step = plan.peak_in(self.step).step.step;
+            let mut one = planned(name, Role::Candidate, plan, step, room)?;
+            one.saving = Some(saving);
+            one.verdict = self.verdict_json(plan);
+            all.push(one);
+        }
+        let parameters = match (self.plan.parameters, self.plan.trainable) {
+            (all, trained) if all == trained => format!("{} parameters", grouped(all)),
+            (all, trained) => format!("{} parameters, {} of them trained", grouped(all), grouped(trained)),
+        };
+        let assumed = self.plan.assumptions().into_iter();
+        let mut facts: Vec<(String, String)> = assumed.map(|a| (a.topic.to_owned(), a.value)).collect();
+        facts.extend(self.host_line().map(|line| ("host".to_owned(), line)));
+        Ok(Page {
+            version: env!("CARGO_PKG_VERSION"),
+            title: short(self.name).into_owned(),
+            subtitle: Some(parameters),
+            measure: Measure::OpLevel,
+            verdict: self.verdict_json(self.plan),
+            device_peak: Some(Exact(self.plan.device_peak_in(self.step).phase.device_peak.get())),
+            series: all,
+            facts,
+            not_counted: self.not_counted().into_iter().map(str::to_owned).collect(),
+            ..Page::default()
+        })
+    }
+
+    fn verdict_json(&self, plan: &Plan) -> Option<Verdict> {
+        let (card, verdict) = (self.card?, self.verdict_of(plan)?);
+        Some(Verdict {
+            gpu: short(card.full_name.as_deref().unwrap_or(&card.name)).into_owned(),
+            fits: verdict.fits(),
+            needed: Exact(verdict.needed.get()),
+            reserved: self.reservation_of(plan).map(|reservation| Exact(reservation.reserved().get())),
+            outside: Exact(peakledger_plan::Verdict::outside(Some(card)).get()),
+            capacity: Exact(verdict.capacity.get()),
+            headroom: verdict.headroom(),
+        })
+    }
+}
+
+/// A step of a plan, with the contributors as people think of them.
+fn planned(name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::Result<Series> {
+    let ledger = plan.op_ledger(step).map_err(|error| io::Error::other(error.to_string()))?;
+    let of_step = plan.step(step);
+    let ops: Vec<String> = of_step.phases.iter().map(PlannedPhase::place).collect();
+    let mut series = series(name, role, &ledger, ops.iter().map(|op| Some(op.as_str())), room);
+    // those that are drawn are in order, so each is looked for after the one before
+    let mut planned = of_step.phases.iter();
+    for phase in &mut series.phases {
+        let same = |p: &&PlannedPhase| p.phase.as_str() == phase.phase && p.micro_batch == phase.micro_batch;
+        if let Some(planned) = planned.find(same) {
+            phase.device = Some(Exact(planned.device_peak.get()));
+            phase.id = id(planned, plan.options.gradient_accumulation_steps > 1);
+        }
+    }
+    series.peak.phase = id(of_step.peak().phase, plan.options.gradient_accumulation_steps > 1);
+    let groups = plan.contributors_at(of_step.peak());
+    let count = groups.len();
+    let groups = groups.into_iter().map(|group| Contributor {
+        name: group.name,
+        category: group.category.as_str(),
+        detail: group.detail.map(|detail| detail.as_str()),
+        bytes: Exact(group.bytes.get()),
+        count: group.count,
+    });
+    series.contributors = that_fit(groups, GROUPS.min(room.bytes / 5));
+    let shown: u64 = series.contributors.iter().map(|c| c.bytes.0).sum();
+    series.contributors_left_out =
+        (count - series.contributors.len(), Exact(of_step.peak().phase.peak.get() - shown));
+    Ok(series)
+}
