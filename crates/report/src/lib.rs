@@ -9,6 +9,7 @@
 mod check;
 mod compare;
 mod csv_table;
+mod diff;
 mod explain;
 mod figures;
 mod fit;
@@ -29,6 +30,7 @@ mod verdict;
 
 pub use check::CheckReport;
 pub use compare::{Candidate, CompareReport};
+pub use diff::DiffReport;
 pub use explain::ExplainReport;
 pub use fit::{AS_GIVEN, FitReport, FitRow};
 pub use list::{Entry, ListReport};

@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod diff;
 pub(crate) mod drawable;
 mod fit;
 mod list;
@@ -30,6 +31,7 @@ pub(crate) enum Verb {
     Fit(Box<fit::Args>),
     Read(Box<read::Args>),
     Replay(Box<replay::Args>),
+    Diff(diff::Args),
     Report(report::Args),
     Serve(serve::Args),
     List(list::Args),
@@ -45,6 +47,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Fit(args) => fit::run(*args),
         Verb::Read(args) => read::run(*args),
         Verb::Replay(args) => replay::run(*args),
+        Verb::Diff(args) => diff::run(args),
         Verb::Report(args) => report::run(args),
         Verb::Serve(args) => serve::run(args),
         Verb::List(args) => list::run(args),

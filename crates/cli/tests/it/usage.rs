@@ -129,7 +129,10 @@ fn whatever_is_wrong_has_its_mend() {
             "plna gpt2",
             "`plna`: not a command of `peakledger`\n  help: did you mean `plan`? They are `check`, `show`, ",
         ),
-        ("estimate a.pickle", "`estimate`: not a command of `peakledger`\n  help: choose one of `check`, `show`, "),
+        (
+            "estimate a.pickle",
+            "`estimate`: not a command of `peakledger`\n  help: choose one of `check`, `show`, ",
+        ),
         ("foo plan", "`foo`: not a command of `peakledger`\n  help: choose one of `check`, "),
         (
             "--exit-code plan gpt2",

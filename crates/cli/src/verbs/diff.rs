@@ -1,0 +1,32 @@
+//! `peakledger diff`: what grew between two measurements or ledgers.
+
+use super::drawable;
+use crate::Answer;
+use crate::args::{ListArgs, OutputArgs, input};
+use peakledger_input::{Input, Problem};
+use peakledger_report::DiffReport;
+use std::mem::ManuallyDrop;
+
+/// Tell what grew from one measurement or ledger to another, by who asked for it, and what grows with every step
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The first: a memory snapshot, a profiler's trace, or a ledger file
+    #[arg(value_parser = input())]
+    before: Input,
+    /// The second
+    #[arg(value_parser = input())]
+    after: Input,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let output = args.output.request(&[&args.before, &args.after])?.listing(&args.list);
+    // they live until the process ends, so their states need no freeing
+    let [(before, old), (after, new)] = [drawable::open(&args.before)?, drawable::open(&args.after)?]
+        .map(|(name, file)| (name, ManuallyDrop::new(file)));
+    output.write(&DiffReport::of((&before, &old.ledger), (&after, &new.ledger)))?;
+    Ok(Answer::Given)
+}
