@@ -8,6 +8,7 @@ mod fit;
 mod list;
 pub(crate) mod plan;
 mod read;
+mod reconcile;
 mod replay;
 mod report;
 mod serve;
@@ -31,6 +32,7 @@ pub(crate) enum Verb {
     Fit(Box<fit::Args>),
     Read(Box<read::Args>),
     Replay(Box<replay::Args>),
+    Reconcile(reconcile::Args),
     Diff(diff::Args),
     Report(report::Args),
     Serve(serve::Args),
@@ -46,6 +48,7 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Plan(args) => plan::run(*args),
         Verb::Fit(args) => fit::run(*args),
         Verb::Read(args) => read::run(*args),
+        Verb::Reconcile(args) => reconcile::run(args),
         Verb::Replay(args) => replay::run(*args),
         Verb::Diff(args) => diff::run(args),
         Verb::Report(args) => report::run(args),

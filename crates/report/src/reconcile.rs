@@ -1,0 +1,503 @@
+//! The report of `reconcile`: a plan and a measurement side by side, by phase and category, and the rest by name. The plan
+//! never saw the measurement, so what they agree on is shown and not fitted.
+
+use crate::diff::plus;
+use crate::figures::percent;
+use crate::markdown::Column::{Figures, Text};
+use crate::table::{Cell, Column, Table, entry, prose};
+use crate::{Look, Report, csv_table, markdown, write_json};
+use anstyle::Style;
+use peakledger_core::sweep::PhaseTotal;
+use peakledger_core::{Bytes, Category, Ledger, Phase, Slot};
+use serde::Serialize;
+use std::io;
+
+/// What is known of a measurement beyond its ledger.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MeasuredFacts {
+    /// What the blocks at the peak have more than their requests rounded up to 512 bytes.
+    pub tails: Option<u64>,
+    /// The most bytes that the caching allocator held.
+    pub reserved: Option<u64>,
+    /// What of the card neither the allocator held nor was free: the CUDA context, and other processes.
+    pub outside: Option<u64>,
+}
+
+/// How far off a phase may be: either is enough.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tolerance {
+    /// Hundredths of a percent of what is measured.
+    pub per_myriad: Option<u64>,
+    /// Bytes.
+    pub bytes: Option<Bytes>,
+}
+
+impl Tolerance {
+    fn holds(&self, predicted: Bytes, measured: Bytes) -> bool {
+        let off = measured.minus(predicted).unsigned_abs();
+        let within = |share: u64| off * 10_000 <= u128::from(share) * u128::from(measured.get());
+        self.per_myriad.is_some_and(within) || self.bytes.is_some_and(|most| off <= u128::from(most.get()))
+    }
+}
+
+/// A plan and a measurement.
+#[derive(Clone, Debug)]
+pub struct ReconcileReport<'a> {
+    plan: (&'a str, &'a Ledger),
+    measured: (&'a str, &'a Ledger),
+    facts: MeasuredFacts,
+    tolerance: Option<Tolerance>,
+    /// Steps in the measurement, and which of them is looked at.
+    steps: usize,
+    step: usize,
+    rows: Vec<Row<'a>>,
+    rules: Vec<Rule>,
+}
+
+/// A phase of the plan, and the same of the measurement, if it has it.
+#[derive(Clone, Debug)]
+struct Row<'a> {
+    name: String,
+    predicted: &'a PhaseTotal,
+    measured: Option<&'a PhaseTotal>,
+}
+
+/// A rule that a measurement has to keep, to be held against a plan.
+#[derive(Clone, Debug, Serialize)]
+struct Rule {
+    holds: bool,
+    rule: String,
+}
+
+impl<'a> ReconcileReport<'a> {
+    /// Holds a plan against a step of a measurement: the last one, unless another is named.
+    pub fn of(
+        plan: (&'a str, &'a Ledger),
+        measured: (&'a str, &'a Ledger),
+        facts: MeasuredFacts,
+        step: Option<usize>,
+        tolerance: Option<Tolerance>,
+    ) -> ReconcileReport<'a> {
+        let steps = steps(plan.1, measured.1);
+        let step = step.unwrap_or(steps.saturating_sub(1));
+        let rows = rows(plan.1, measured.1, step);
+        let mut report =
+            ReconcileReport { plan, measured, facts, tolerance, steps, step, rows, rules: Vec::new() };
+        report.rules = report.rules();
+        report
+    }
+
+    /// How many steps the measurement has.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Whether every phase is measured and within the tolerance, and every rule holds.
+    pub fn agrees(&self) -> bool {
+        let within = |row: &Row<'_>| match (row.measured, self.tolerance) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(measured), Some(tolerance)) => tolerance.holds(row.predicted.total, measured.total),
+        };
+        self.compared().all(within) && self.rules.iter().all(|rule| rule.holds)
+    }
+
+    /// The phases that a tolerance is for: what a step begins with is the end of the one before.
+    fn compared(&self) -> impl Iterator<Item = &Row<'a>> {
+        self.rows.iter().filter(|row| row.measured.is_some() || row.name != Phase::Load.to_string())
+    }
+
+    /// The seed's rules of conformance: phases are there and in order, what is allocated is at least what tensors take, and
+    /// host memory is no part of it.
+    fn rules(&self) -> Vec<Rule> {
+        let missing: Vec<&str> =
+            self.compared().filter(|row| row.measured.is_none()).map(|row| row.name.as_str()).collect();
+        let order = self.rows.iter().filter_map(|row| row.measured).map(|total| total.moment);
+        let moments: Vec<_> = order.collect();
+        let in_order = moments.windows(2).all(|pair| matches!(pair, [a, b] if a <= b));
+        let parameters = self.rows.iter().map(|row| row.predicted.by_category.get(Category::Parameter)).max();
+        let smallest = self.rows.iter().filter_map(|row| row.measured).map(|total| total.total).min();
+        let (parameters, smallest) = (parameters.unwrap_or_default(), smallest.unwrap_or_default());
+        let on_host = [self.plan.1, self.measured.1].map(Ledger::cpu_peak);
+        vec![
+            Rule {
+                holds: missing.is_empty(),
+                rule: match missing.as_slice() {
+                    [] => "every phase of the plan is measured".to_owned(),
+                    missing => format!(
+                        "not measured: {} (name them in the program: `with torch.profiler.record_function(\"forward\")`)",
+                        missing.join(", ")
+                    ),
+                },
+            },
+            Rule { holds: in_order, rule: "the phases are in the plan's order".to_owned() },
+            Rule {
+                holds: smallest >= parameters,
+                rule: format!(
+                    "every phase holds the parameters: {smallest} or more, and they take {parameters}"
+                ),
+            },
+            Rule {
+                holds: true,
+                rule: format!(
+                    "host memory is no part of it: {} predicted there, {} measured",
+                    on_host[0], on_host[1]
+                ),
+            },
+        ]
+    }
+
+    /// The phase where most is measured.
+    fn peak(&self) -> Option<(&Row<'a>, &'a PhaseTotal)> {
+        let measured = self.rows.iter().filter_map(|row| Some((row, row.measured?)));
+        measured.rev().max_by_key(|(_, measured)| measured.total)
+    }
+
+    /// From what is predicted to what the card holds, each part by its name.
+    fn bridge(&self) -> Vec<Part> {
+        let Some((row, measured)) = self.peak() else { return Vec::new() };
+        let part = |name, bytes: i128, total, why| Part { name, bytes, total, why };
+        let of = |bytes: Bytes| i128::from(bytes.get());
+        let mut parts = vec![part("predicted", of(row.predicted.total), true, "the plan, at device level")];
+        let tails = self.facts.tails.map(i128::from);
+        if let Some(tails) = tails {
+            parts.push(part(
+                "unsplit tails",
+                tails,
+                false,
+                "blocks that the allocator does not cut to the request",
+            ));
+        }
+        let rest = measured.total.minus(row.predicted.total) - tails.unwrap_or(0);
+        parts.push(part("unexplained", rest, false, "what the plan does not know of, or has too much of"));
+        parts.push(part("allocated", of(measured.total), true, "measured in use"));
+        if let Some(reserved) = self.facts.reserved.map(i128::from) {
+            let free = reserved - of(measured.total);
+            parts.push(part("free in segments", free, false, "held by the caching allocator and not in use"));
+            parts.push(part("reserved", reserved, true, "measured, at its own peak"));
+            if let Some(outside) = self.facts.outside.map(i128::from) {
+                parts.push(part(
+                    "context and others",
+                    outside,
+                    false,
+                    "what neither the allocator holds nor is free",
+                ));
+                parts.push(part("the card", reserved + outside, true, "in use on the device"));
+            }
+        }
+        parts
+    }
+
+    fn heading(&self) -> String {
+        match self.peak() {
+            None => "no phase of the plan is measured".to_owned(),
+            Some((_, measured)) if measured.total == Bytes::ZERO => "nothing is measured on a gpu".to_owned(),
+            Some((row, measured)) => {
+                let off = measured.total.minus(row.predicted.total);
+                let (predicted, total) = (row.predicted.total, measured.total);
+                format!(
+                    "measured {total} in {}, predicted {predicted}: {}",
+                    row.name,
+                    off_in_words(off, total)
+                )
+            }
+        }
+    }
+
+    fn which(&self) -> String {
+        match self.steps {
+            0 | 1 => String::new(),
+            steps => format!(", step {} of {steps}", self.step),
+        }
+    }
+}
+
+/// A part of the way from the plan to the card.
+#[derive(Clone, Debug, Serialize)]
+struct Part {
+    name: &'static str,
+    bytes: i128,
+    /// Whether it is a sum of those before it.
+    total: bool,
+    why: &'static str,
+}
+
+fn off_in_words(off: i128, measured: Bytes) -> String {
+    let share = Bytes::new(u64::try_from(off.unsigned_abs()).unwrap_or(u64::MAX));
+    format!("{} ({})", plus(off), percent(share, measured))
+}
+
+fn slots_of<'a>(ledger: &'a Ledger, phase: &Phase) -> Vec<(&'a Slot, &'a PhaseTotal)> {
+    ledger.phases().filter(|(slot, _)| slot.phase == *phase).collect()
+}
+
+/// How often the measurement has what the plan has once.
+fn steps(plan: &Ledger, measured: &Ledger) -> usize {
+    let times = |phase: &Phase| {
+        let (once, all) = (slots_of(plan, phase).len(), slots_of(measured, phase).len());
+        all.checked_div(once).filter(|times| *times > 0)
+    };
+    [Phase::Forward, Phase::Backward, Phase::Update].iter().filter_map(times).min().unwrap_or(1)
+}
+
+/// Each phase of the plan with the same of that step. Where the loss is not told apart it is part of forward.
+fn rows<'a>(plan: &'a Ledger, measured: &'a Ledger, step: usize) -> Vec<Row<'a>> {
+    let losses = slots_of(plan, &Phase::Loss);
+    let joined = slots_of(measured, &Phase::Loss).is_empty();
+    let mut seen: Vec<(&Phase, usize)> = Vec::new();
+    let mut rows = Vec::new();
+    for (slot, predicted) in plan.phases() {
+        let index = match seen.iter_mut().find(|(phase, _)| **phase == slot.phase) {
+            Some((_, times)) => {
+                *times += 1;
+                *times - 1
+            }
+            None => {
+                seen.push((&slot.phase, 1));
+                0
+            }
+        };
+        if joined && slot.phase == Phase::Loss {
+            continue;
+        }
+        let in_a_step = slots_of(plan, &slot.phase).len();
+        let found = slots_of(measured, &slot.phase);
+        let at = step.saturating_mul(in_a_step).saturating_add(index);
+        let measured = found.get(at).map(|(_, total)| *total);
+        let loss = losses.get(index).filter(|_| joined && slot.phase == Phase::Forward);
+        rows.push(match loss {
+            Some((_, loss)) => {
+                let predicted = if loss.total > predicted.total { loss } else { predicted };
+                Row { name: format!("{} with the loss", slot.id()), predicted, measured }
+            }
+            None => Row { name: slot.id(), predicted, measured },
+        });
+    }
+    if rows.iter().all(|row| row.measured.is_none()) {
+        rows.extend(whole(plan, measured));
+    }
+    rows
+}
+
+/// Both peaks, where the measurement does not tell phases apart.
+fn whole<'a>(plan: &'a Ledger, measured: &'a Ledger) -> Option<Row<'a>> {
+    let [predicted, measured] = [plan, measured].map(|ledger| {
+        let peak = ledger.peak().moment;
+        ledger.phases().find(|(slot, _)| slot.first <= peak && peak <= slot.last).map(|(_, total)| total)
+    });
+    Some(Row { name: WHOLE.to_owned(), predicted: predicted?, measured })
+}
+
+/// All that is measured, whatever the phase.
+const WHOLE: &str = "all of it";
+
+impl Report for ReconcileReport<'_> {
+    fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        prose(out, look, look.bold(), &self.heading())?;
+        let names = [self.plan.0, self.measured.0].map(|name| look.name(name));
+        let names = format!("{} against {}{}", names[0], names[1], self.which());
+        prose(out, look, look.faint(), &names)?;
+        writeln!(out)?;
+        let mut table = Table::new(vec![
+            Column::left("phase").cut(),
+            Column::right("predicted"),
+            Column::right("measured"),
+            Column::right("difference"),
+        ]);
+        for row in &self.rows {
+            let (measured, off) = row.told();
+            let within = match (row.measured, self.tolerance) {
+                (Some(measured), Some(tolerance)) => {
+                    look.verdict(tolerance.holds(row.predicted.total, measured.total))
+                }
+                _ => Style::new(),
+            };
+            table.row(vec![
+                Cell::plain(look.text(&row.name)),
+                Cell::plain(row.predicted.total.to_string()),
+                Cell::plain(measured),
+                Cell::styled(off, within),
+            ]);
+        }
+        table.write(out, look)?;
+        if let Some((row, measured)) = self.peak() {
+            writeln!(out)?;
+            prose(out, look, look.bold(), &format!("at the peak, in {}", row.name))?;
+            let mut table = Table::new(
+                ["category", "predicted", "measured", "difference"]
+                    .map(|title| if title == "category" { Column::left(title) } else { Column::right(title) })
+                    .into(),
+            );
+            for (category, [predicted, measured]) in by_category(row.predicted, measured) {
+                let cells = [predicted.to_string(), measured.to_string(), plus(measured.minus(predicted))];
+                let mut all = vec![Cell::styled(category.as_str(), look.category(category))];
+                all.extend(cells.map(Cell::plain));
+                table.row(all);
+            }
+            table.write(out, look)?;
+            writeln!(out)?;
+            let mut table =
+                Table::new(vec![Column::left(""), Column::right(""), Column::left("").cut().optional()]);
+            for part in self.bridge() {
+                let style = if part.total { look.bold() } else { Style::new() };
+                let bytes = if part.total {
+                    plus(part.bytes).trim_start_matches('+').to_owned()
+                } else {
+                    plus(part.bytes)
+                };
+                table.row(vec![
+                    Cell::styled(part.name, style),
+                    Cell::styled(bytes, style),
+                    Cell::styled(part.why, look.faint()),
+                ]);
+            }
+            table.write(out, look)?;
+        }
+        writeln!(out)?;
+        for rule in &self.rules {
+            let label = if rule.holds { "holds: " } else { "broken: " };
+            entry(out, look, look.verdict(rule.holds), label, &look.text(&rule.rule))?;
+        }
+        if self.tolerance.is_some() {
+            let text = if self.agrees() { "within the tolerance" } else { "not within the tolerance" };
+            prose(out, look, look.verdict(self.agrees()), text)?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        write_json(out, &ReconcileJson::of(self))
+    }
+
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let titles = ["phase", "category", "predicted_bytes", "measured_bytes", "difference_bytes"];
+        let rows = self.rows.iter().flat_map(|row| {
+            let line = |category: &str, predicted: Bytes, measured: Option<Bytes>| {
+                vec![
+                    row.name.clone(),
+                    category.to_owned(),
+                    predicted.get().to_string(),
+                    measured.map(|bytes| bytes.get().to_string()).unwrap_or_default(),
+                    measured.map(|bytes| bytes.minus(predicted).to_string()).unwrap_or_default(),
+                ]
+            };
+            let mut lines = vec![line("", row.predicted.total, row.measured.map(|total| total.total))];
+            lines.extend(row.measured.into_iter().flat_map(|measured| {
+                let parts = by_category(row.predicted, measured);
+                parts.into_iter().map(|(category, [predicted, measured])| {
+                    line(category.as_str(), predicted, Some(measured))
+                })
+            }));
+            lines
+        });
+        csv_table::write(out, look, &titles, rows)
+    }
+
+    fn markdown(&self, out: &mut dyn io::Write, _look: &Look) -> io::Result<()> {
+        writeln!(out, "**{}**\n", markdown::escaped(&self.heading()))?;
+        let row = |row: &Row<'_>| {
+            let (measured, off) = row.told();
+            vec![markdown::escaped(&row.name), row.predicted.total.to_string(), measured, off]
+        };
+        let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
+        let columns = [Text("phase"), Figures("predicted"), Figures("measured"), Figures("difference")];
+        markdown::table(out, &columns, &rows)?;
+        writeln!(out)?;
+        let part = |part: Part| vec![part.name.to_owned(), plus(part.bytes), part.why.to_owned()];
+        let rows: Vec<Vec<String>> = self.bridge().into_iter().map(part).collect();
+        markdown::table(out, &[Text("part"), Figures("bytes"), Text("")], &rows)?;
+        writeln!(out)?;
+        for rule in &self.rules {
+            let holds = if rule.holds { "Holds" } else { "Broken" };
+            writeln!(out, "- {holds}: {}", markdown::escaped(&rule.rule))?;
+        }
+        Ok(())
+    }
+}
+
+impl Row<'_> {
+    /// What is measured, and how far off that is, in words.
+    fn told(&self) -> (String, String) {
+        match self.measured {
+            None => ("not measured".to_owned(), String::new()),
+            Some(measured) => {
+                let off = measured.total.minus(self.predicted.total);
+                (measured.total.to_string(), off_in_words(off, measured.total))
+            }
+        }
+    }
+}
+
+/// Categories that either side holds, predicted and measured.
+fn by_category(predicted: &PhaseTotal, measured: &PhaseTotal) -> Vec<(Category, [Bytes; 2])> {
+    let both = |category| (category, [predicted, measured].map(|total| total.by_category.get(category)));
+    Category::ALL.map(both).into_iter().filter(|(_, bytes)| *bytes != [Bytes::ZERO; 2]).collect()
+}
+
+#[derive(Serialize)]
+struct ReconcileJson<'a> {
+    plan: &'a str,
+    measured: &'a str,
+    steps: usize,
+    step: usize,
+    phases: Vec<PhaseJson<'a>>,
+    remainder: Vec<Part>,
+    rules: &'a [Rule],
+    agrees: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct PhaseJson<'a> {
+    phase: &'a str,
+    predicted_bytes: u64,
+    measured_bytes: Option<u64>,
+    difference_bytes: Option<i128>,
+    within_tolerance: Option<bool>,
+    by_category: Vec<CategoryJson>,
+}
+
+#[derive(Serialize)]
+struct CategoryJson {
+    category: &'static str,
+    predicted_bytes: u64,
+    measured_bytes: u64,
+    difference_bytes: i128,
+}
+
+impl<'a> ReconcileJson<'a> {
+    fn of(report: &'a ReconcileReport<'a>) -> ReconcileJson<'a> {
+        let category = |(category, [predicted, measured]): (Category, [Bytes; 2])| CategoryJson {
+            category: category.as_str(),
+            predicted_bytes: predicted.get(),
+            measured_bytes: measured.get(),
+            difference_bytes: measured.minus(predicted),
+        };
+        let phase = |row: &'a Row<'a>| {
+            let measured = row.measured.map(|total| total.total);
+            let within = |tolerance: Tolerance| Some(tolerance.holds(row.predicted.total, measured?));
+            PhaseJson {
+                phase: &row.name,
+                predicted_bytes: row.predicted.total.get(),
+                measured_bytes: measured.map(Bytes::get),
+                difference_bytes: measured.map(|bytes| bytes.minus(row.predicted.total)),
+                within_tolerance: report.tolerance.and_then(within),
+                by_category: row
+                    .measured
+                    .into_iter()
+                    .flat_map(|measured| by_category(row.predicted, measured))
+                    .map(category)
+                    .collect(),
+            }
+        };
+        ReconcileJson {
+            plan: report.plan.0,
+            measured: report.measured.0,
+            steps: report.steps,
+            step: report.step,
+            phases: report.rows.iter().map(phase).collect(),
+            remainder: report.bridge(),
+            rules: &report.rules,
+            agrees: report.tolerance.map(|_| report.agrees()),
+        }
+    }
+}
