@@ -1,5 +1,13 @@
 """One ledger for training memory: where the peak is, who forms it, and what would change it.
 
+>>> import peakledger
+>>> planned = peakledger.plan("llama-3.2-1b", precision="bf16", gpu="rtx-4090")
+>>> planned.peak["phase"], planned.fits
+('update', True)
+
+Sizes are ints of bytes; where a name ends in ``_mb``, a float in units of 2**20 bytes. What is wrong with an input is a
+:class:`PeakledgerError`, with the place, the cause and the mend.
+
 Importing this package imports neither torch nor numpy. What needs torch (``trace``, ``record``, the callbacks) is loaded
 when it is first asked for.
 """
@@ -9,9 +17,43 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ._answers import Answer
+from ._errors import PeakledgerError
+from ._ledger import Comparison, Ledger
 from ._native import __version__
+from ._plan import Fit, Plan, fit, list_families, list_gpus, list_models, plan
+from ._seed import (
+    PHASES,
+    VALID_CATEGORIES,
+    compare_peak_candidates,
+    find_peak_overlap,
+    summarize_phase_memory,
+    validate_state_lifecycle,
+)
+from ._words import PlanOptions, StepOptions
 
-__all__ = ["__version__"]
+__all__ = [
+    "PHASES",
+    "VALID_CATEGORIES",
+    "Answer",
+    "Comparison",
+    "Fit",
+    "Ledger",
+    "PeakledgerError",
+    "Plan",
+    "PlanOptions",
+    "StepOptions",
+    "__version__",
+    "compare_peak_candidates",
+    "find_peak_overlap",
+    "fit",
+    "list_families",
+    "list_gpus",
+    "list_models",
+    "plan",
+    "summarize_phase_memory",
+    "validate_state_lifecycle",
+]
 
 # What needs torch: the name, and the module that has it. A module must not have the name of a function here, since
 # importing it would put the module in the function's place.
