@@ -3,7 +3,7 @@
 >>> import peakledger
 >>> planned = peakledger.plan("llama-3.2-1b", precision="bf16", gpu="rtx-4090")
 >>> planned.peak["phase"], planned.fits
-('update', True)
+('backward', True)
 
 Sizes are ints of bytes; where a name ends in ``_mb``, a float in units of 2**20 bytes. What is wrong with an input is a
 :class:`PeakledgerError`, with the place, the cause and the mend.
@@ -22,6 +22,7 @@ from ._errors import PeakledgerError
 from ._ledger import Comparison, Ledger
 from ._native import __version__
 from ._plan import Fit, Plan, fit, list_families, list_gpus, list_models, plan
+from ._read import Reading, Replay, read, replay
 from ._seed import (
     PHASES,
     VALID_CATEGORIES,
@@ -30,7 +31,7 @@ from ._seed import (
     summarize_phase_memory,
     validate_state_lifecycle,
 )
-from ._words import PlanOptions, StepOptions
+from ._words import PlanOptions, ReadOptions, ReplayOptions, StepOptions
 
 __all__ = [
     "PHASES",
@@ -42,6 +43,10 @@ __all__ = [
     "PeakledgerError",
     "Plan",
     "PlanOptions",
+    "ReadOptions",
+    "Reading",
+    "Replay",
+    "ReplayOptions",
     "StepOptions",
     "__version__",
     "compare_peak_candidates",
@@ -51,6 +56,8 @@ __all__ = [
     "list_gpus",
     "list_models",
     "plan",
+    "read",
+    "replay",
     "summarize_phase_memory",
     "validate_state_lifecycle",
 ]

@@ -7,13 +7,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
-from ._answers import Answer, Phased, Record, ask, flat
-from ._errors import PeakledgerError
+from ._answers import Answer, Phased, Question, Record, flat, no_standard_input
 from ._frames import frame
 from ._ledger import Ledger
 from ._words import words_of
@@ -48,9 +46,9 @@ def plan(model: Model | Any, /, **options: Unpack[PlanOptions]) -> Plan:
 
     >>> planned = plan("llama-3.2-1b", seq_len=4096, gpu="rtx-4090")
     >>> planned.peak["phase"], planned.peak["bytes"], planned.fits
-    ('backward', 31186262528, False)
+    ('backward', 32155953152, False)
     """
-    return Plan(_Question("plan", model, words_of(options)))
+    return Plan(_question("plan", model, words_of(options)))
 
 
 def fit(model: Model | Any, /, **options: Unpack[StepOptions]) -> Fit:
@@ -67,7 +65,7 @@ def fit(model: Model | Any, /, **options: Unpack[StepOptions]) -> Fit:
     >>> found.fits, found.rows[0]["largest_micro_batch"] > 1
     (True, True)
     """
-    return Fit(*_Question("fit", model, words_of(options)).ask())
+    return Fit(*_question("fit", model, words_of(options)).ask())
 
 
 def list_models() -> list[Record]:
@@ -86,37 +84,18 @@ def list_families() -> list[Record]:
 
 
 def _listed(what: str) -> list[Record]:
-    listed: list[Record] = json.loads(ask(["list", what])[0])
+    listed: list[Record] = json.loads(_native.ask(["list", what])[0])
     return listed
 
 
-class _Question:
-    """A verb, a model and options, to be asked once or again with one more option."""
-
-    def __init__(self, verb: str, model: Any, options: list[str]) -> None:
-        self._config: str | None = None
-        name = "config"
-        if isinstance(model, str | os.PathLike):
-            name = os.fspath(model)
-        elif isinstance(model, Mapping):
-            self._config = json.dumps(dict(model))
-        elif hasattr(model, "to_dict"):  # a config of transformers
-            self._config = json.dumps(model.to_dict())
-        else:
-            raise TypeError(f"a model is a name, a path or a config, not of type {type(model).__name__}")
-        if name == "-":
-            cause, mend = "standard input is not read here", "pass the config as a dict"
-            raise PeakledgerError(f"{cause}\n  help: {mend}", cause=cause, mend=mend)
-        self._verb, self._options, self._name = verb, options, name
-
-    def ask(self, *more: str) -> tuple[str, str]:
-        return _native.ask([self._verb, *self._options, *more, "--", self._name], self._config)
-
-    def with_step(self, step: str) -> _Question:
-        other = copy(self)
-        kept = [word for word in self._options if not word.startswith("--step=")]
-        other._options = [*kept, f"--step={step}"]
-        return other
+def _question(verb: str, model: Any, options: list[str]) -> Question:
+    if isinstance(model, str | os.PathLike):
+        return Question(verb, options, no_standard_input(os.fspath(model)))
+    if hasattr(model, "to_dict"):  # a config of transformers
+        model = model.to_dict()
+    if not isinstance(model, Mapping):
+        raise TypeError(f"a model is a name, a path or a config, not of type {type(model).__name__}")
+    return Question(verb, options, "config", json.dumps(dict(model)))
 
 
 class Plan(Phased):
@@ -126,7 +105,7 @@ class Plan(Phased):
     and what kernels allocate inside themselves too.
     """
 
-    def __init__(self, question: _Question) -> None:
+    def __init__(self, question: Question) -> None:
         super().__init__(*question.ask())
         self._question = question
 
@@ -167,7 +146,8 @@ class Plan(Phased):
         Raises:
             PeakledgerError: nothing of that name is there.
         """
-        return Answer(*self._question.ask(f"--explain={state}"))
+        alone = self._question.without("candidate").without("candidates")
+        return Answer(*alone.ask(f"--explain={state}"))
 
     def ledger(self, step: Literal["first", "steady"] | None = None) -> Ledger:
         """The ledger of a step, at device level: what :meth:`save` writes.
@@ -197,8 +177,11 @@ class Plan(Phased):
         Raises:
             PeakledgerError: the file exists and ``force`` is not set, or it cannot be written.
         """
-        question = self._question if step is None else self._question.with_step(step)
-        question.ask(f"--save={os.fspath(path)}", *(["--force"] if force else []))
+        more = [f"--save={os.fspath(path)}", *(["--force"] if force else [])]
+        if step is None:
+            self._question.ask(*more)
+        else:
+            self._question.without("step").ask(f"--step={step}", *more)
 
     def to_dataframe(self, backend: Literal["pandas", "polars"] | None = None) -> Any:
         """The phases of both steps as a data frame: a row each, and a column of bytes for each category.

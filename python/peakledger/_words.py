@@ -27,13 +27,16 @@ class StepOptions(TypedDict, total=False):
     precision: Literal["fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed"]
     """Types of weights and compute (``bf16-mixed``)."""
     weights_dtype: Dtype
-    optimizer: Literal["adamw", "adamw-8bit", "sgd", "adafactor"]
+    optimizer: Literal["adamw", "adamw-8bit", "sgd", "adafactor", "lion", "muon"]
     """The optimizer (``adamw``)."""
     optimizer_impl: Literal["foreach", "fused", "forloop"]
     momentum: float
     attention: Literal["sdpa", "eager"]
     attention_mask: Literal["none", "padded"]
     expand_kv: bool
+    experts: Literal["grouped_mm", "eager"]
+    expert_imbalance: float
+    """The load of the busiest expert over the mean (1)."""
     recompute: str
     """``none``, ``full``, ``every:N`` or ``selective`` (``none``)."""
     gradient_checkpointing: bool
@@ -47,7 +50,7 @@ class StepOptions(TypedDict, total=False):
     """Names of modules, of a list of layers some with a range: ``["model.embed_tokens", "model.layers.0-15"]``."""
     lora: str | Mapping[str, Any]
     """``"r=16,targets=q_proj+v_proj"`` or ``{"r": 16, "targets": ["q_proj", "v_proj"]}``."""
-    quantize: Literal["nf4", "nf4-double"]
+    quantize: Literal["nf4", "nf4-double", "int8"]
     prepare_for_kbit: bool
     clip_grad_norm: bool
     loss_in_model: bool
@@ -55,6 +58,8 @@ class StepOptions(TypedDict, total=False):
     hold_outputs: bool | Literal["no", "backward", "step"]
     gpu: str
     """A card of ``list_gpus()``, or an amount such as ``80GiB``."""
+    alloc_conf: str | Mapping[str, Any]
+    """Settings of the caching allocator, as ``PYTORCH_CUDA_ALLOC_CONF`` has them or as a dict."""
     candidate: str | Sequence[str] | Mapping[str, str | Mapping[str, Any]]
     """Other ways to run it: ``{"recompute": {"recompute": "full"}}``, or as the command line has them."""
 
@@ -66,6 +71,34 @@ class PlanOptions(StepOptions, total=False):
     """Compare with the usual changes too."""
     step: Literal["first", "steady", "both"]
     """The steps to show (``both``)."""
+
+
+class ReadOptions(TypedDict, total=False):
+    """Options of :func:`peakledger.read`."""
+
+    device: int
+    """This device alone."""
+    at: int
+    """The live set just after this event, not at the peak; -1 is before the first."""
+    events: str
+    """Look for peaks among these events alone: ``1000..2000``."""
+    salvage: bool
+    """Answer from the sound part of a damaged file."""
+    phase: Mapping[str, str] | Sequence[str]
+    """Ranges of the program that are phases of the ledger: ``{"my pass": "backward"}``."""
+    oom_message: bool
+    """The file is a text with an out-of-memory message in it."""
+
+
+class ReplayOptions(TypedDict, total=False):
+    """Options of :func:`peakledger.replay`."""
+
+    alloc_conf: str | Mapping[str, Any]
+    """The settings to try, as ``PYTORCH_CUDA_ALLOC_CONF`` has them or as a dict; several usual ones if left out."""
+    gpu: str
+    """The card to run on."""
+    device: int
+    """The device of the snapshot (that with the most reserved bytes)."""
 
 
 # What the command line does with an answer is done to the object that Python gets.
@@ -95,6 +128,10 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
             raise option_error(name, "it is an option of the command line alone", ELSEWHERE[name])
         if name == "candidate":
             words += [f"--candidate={text}" for text in _candidates(value)]
+        elif name == "phase" and isinstance(value, Mapping):
+            words += [f"--phase={one}={phase}" for one, phase in value.items()]
+        elif name == "phase" and not isinstance(value, str):
+            words += [f"--phase={one}" for one in value or []]
         else:
             words += _words(name, value)
     return words
@@ -111,7 +148,8 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={_text(key, one)}" for key, one in value.items())
+        equals = ":" if name == "alloc_conf" else "="
+        return ",".join(f"{key}{equals}{_text(key, one)}" for key, one in value.items())
     if isinstance(value, Sequence) and name in _JOINED_BY:
         return _JOINED_BY[name].join(str(one) for one in value)
     raise option_error(name, f"a value of type {type(value).__name__} is none of its values", "pass a number or a str")

@@ -52,6 +52,14 @@ impl Output {
         self
     }
 
+    /// Lets go of what an answer was made of. The binary ends, so its million pieces need no freeing; a program goes on.
+    pub(crate) fn let_go<T>(&self, of: T) {
+        match self.listener {
+            Some(_) => drop(of),
+            None => std::mem::forget(of),
+        }
+    }
+
     /// Writes the report there.
     pub(crate) fn write(&self, report: &dyn Report) -> Result<(), Problem> {
         if let Some(listener) = &self.listener {

@@ -29,11 +29,8 @@ fn exception<'py>(py: Python<'py>, mut problem: Problem, from: From) -> PyResult
     let fields = PyDict::new(py);
     fields.set_item("file", &problem.file)?;
     let place = match &problem.place {
-        None => None,
-        Some(Place::Option(option)) => Some(option.clone()),
         Some(Place::Text { pointer, .. }) if from == From::Object => Some(pointer.clone()),
-        Some(Place::Text { line, column, pointer }) if pointer.is_empty() => Some(format!("{line}:{column}")),
-        Some(Place::Text { line, column, pointer }) => Some(format!("{line}:{column} ({pointer})")),
+        place => place.as_ref().map(Place::to_string),
     };
     fields.set_item("place", &place)?;
     fields.set_item("cause", &problem.cause)?;
@@ -91,6 +88,6 @@ fn literal(text: &str) -> Option<String> {
     let option = text.strip_prefix("--")?;
     Some(match option.split_once([' ', '=']) {
         None => name(option),
-        Some((option, value)) => format!("{}={value:?}", name(option)),
+        Some((option, value)) => format!("{}=\"{}\"", name(option), value.trim_matches('"')),
     })
 }

@@ -61,9 +61,13 @@ impl Ledger {
             let outside = opened.iter().map(|(name, other)| (&**name, &other.file.ledger));
             let pairs: Vec<_> = inside.chain(outside).collect();
             check_names(pairs.iter().map(|(name, _)| *name))?;
-            let compared =
-                |(name, ledger)| Candidate { name, comparison: compare(&baseline.file.ledger, ledger) };
+            let compared = |(name, ledger)| Candidate {
+                name,
+                ledger,
+                comparison: compare(&baseline.file.ledger, ledger),
+            };
             Ok(written(&CompareReport {
+                baseline_name: &baseline.name,
                 baseline: &baseline.file.ledger,
                 baseline_op: baseline.file.peak_op(),
                 candidates: pairs.into_iter().map(compared).collect(),

@@ -37,7 +37,7 @@ pub(crate) fn categories(py: Python<'_>) -> PyResult<&Bound<'_, PySet>> {
 
 #[pyfunction]
 pub(crate) fn validate_state_lifecycle(state: &Bound<'_, PyAny>) -> PyResult<()> {
-    Words::of(state.py())?.read(state).map(drop)
+    Words::of(state.py())?.read(fields(state)?).map(drop)
 }
 
 #[pyfunction]
@@ -45,22 +45,27 @@ pub(crate) fn summarize_phase_memory<'py>(states: &Bound<'py, PyAny>) -> PyResul
     let py = states.py();
     let words = Words::of(py)?;
     let stays = words.read_all(states)?;
-    let record = |(at, phase): (usize, &Word<'py>)| {
-        let active: Vec<&Stay<'py>> = stays.iter().filter(|stay| stay.is_at(at)).collect();
-        let names = active.iter().map(|stay| stay.name.str()).collect::<PyResult<Vec<_>>>()?;
+    let mut active: Vec<Vec<&Stay<'py>>> = words.phases.iter().map(|_| Vec::new()).collect();
+    for stay in stays.iter().filter(|stay| stay.on_gpu) {
+        for there in active.get_mut(stay.start..=stay.end).unwrap_or_default() {
+            there.push(stay);
+        }
+    }
+    let record = |(phase, active): (&Word<'py>, &Vec<&Stay<'py>>)| {
         let sizes = PyDict::new(py);
-        for (name, stay) in names.iter().zip(&active) {
-            sizes.set_item(name, &stay.size)?;
+        for stay in active {
+            sizes.set_item(&stay.name, &stay.size)?;
         }
         let record = PyDict::new(py);
         record.set_item(intern!(py, "phase"), &phase.object)?;
         record.set_item(intern!(py, "total_mb"), words.total(py, active.iter().map(|stay| stay.mb))?)?;
-        record.set_item(intern!(py, "active_states"), PyList::new(py, names)?)?;
+        record
+            .set_item(intern!(py, "active_states"), PyList::new(py, active.iter().map(|stay| &stay.name))?)?;
         record.set_item(intern!(py, "state_sizes_mb"), sizes)?;
         py.check_signals()?;
         Ok(record)
     };
-    words.phases.iter().enumerate().map(record).collect()
+    words.phases.iter().zip(&active).map(record).collect()
 }
 
 #[pyfunction]
@@ -180,18 +185,12 @@ struct Words<'py> {
 
 /// A state that keeps the rules.
 struct Stay<'py> {
-    name: Bound<'py, PyAny>,
+    name: Bound<'py, PyString>,
     size: Bound<'py, PyFloat>,
     mb: f64,
     on_gpu: bool,
     start: usize,
     end: usize,
-}
-
-impl Stay<'_> {
-    fn is_at(&self, phase: usize) -> bool {
-        self.on_gpu && self.start <= phase && phase <= self.end
-    }
 }
 
 impl<'py> Words<'py> {
@@ -210,8 +209,16 @@ impl<'py> Words<'py> {
 
     fn read_all(&self, states: &Bound<'py, PyAny>) -> PyResult<Vec<Stay<'py>>> {
         let mut stays = Vec::with_capacity(states.len().unwrap_or(0));
+        let mut layout = None;
         for (at, state) in states.try_iter()?.enumerate() {
-            stays.push(self.read(&state?)?);
+            let state = state?;
+            let dict = state.cast_exact::<PyDict>().ok();
+            let layout = layout.get_or_insert_with(|| dict.map(Layout::of).unwrap_or_default());
+            let fields = match dict.and_then(|dict| layout.fields(dict)) {
+                Some(fields) => fields,
+                None => fields(&state)?,
+            };
+            stays.push(self.read(fields)?);
             if at % PATIENCE == PATIENCE - 1 {
                 states.py().check_signals()?;
             }
@@ -219,9 +226,9 @@ impl<'py> Words<'py> {
         Ok(stays)
     }
 
-    /// Checks a state against the rules, in the seed's order.
-    fn read(&self, state: &Bound<'py, PyAny>) -> PyResult<Stay<'py>> {
-        let [category, device, end, name, persistent, size, start] = fields(state)?;
+    /// Checks the fields of a state against the rules, in the seed's order.
+    fn read(&self, fields: Fields<'py>) -> PyResult<Stay<'py>> {
+        let [category, device, end, name, persistent, size, start] = fields;
         let size = size_of(&size)?;
         let mb = size.value();
         if mb < 0.0 {
@@ -253,6 +260,10 @@ impl<'py> Words<'py> {
         if !persistent.is_instance_of::<PyBool>() {
             return Err(PyTypeError::new_err("persistent is True or False"));
         }
+        let name = match name.cast_into_exact::<PyString>() {
+            Ok(name) => name,
+            Err(other) => other.into_inner().str()?,
+        };
         Ok(Stay { name, size, mb, on_gpu, start, end })
     }
 
@@ -261,11 +272,11 @@ impl<'py> Words<'py> {
         if let Some(at) = self.phases.iter().position(|phase| phase.object.is(word)) {
             return Ok(Some(at));
         }
-        if let Ok(text) = word.cast_exact::<PyString>() {
-            let text = text.to_str()?;
-            if let Some(at) = self.phases.iter().position(|phase| phase.text.as_deref() == Some(text)) {
-                return Ok(Some(at));
-            }
+        if let Ok(text) = word.cast_exact::<PyString>()
+            && let Ok(text) = text.to_str()
+            && let Some(at) = self.phases.iter().position(|phase| phase.text.as_deref() == Some(text))
+        {
+            return Ok(Some(at));
         }
         for (at, phase) in self.phases.iter().enumerate() {
             if phase.object.eq(word)? {
@@ -287,9 +298,11 @@ impl<'py> Words<'py> {
 }
 
 /// The fields of a state, by name.
-fn fields<'py>(state: &Bound<'py, PyAny>) -> PyResult<[Bound<'py, PyAny>; 7]> {
-    let py = state.py();
-    let keys = [
+type Fields<'py> = [Bound<'py, PyAny>; 7];
+
+/// Their names, in that order.
+fn keys(py: Python<'_>) -> [&Bound<'_, PyString>; 7] {
+    [
         intern!(py, "category"),
         intern!(py, "device"),
         intern!(py, "end_phase"),
@@ -297,9 +310,14 @@ fn fields<'py>(state: &Bound<'py, PyAny>) -> PyResult<[Bound<'py, PyAny>; 7]> {
         intern!(py, "persistent"),
         intern!(py, "size_mb"),
         intern!(py, "start_phase"),
-    ];
-    if let Ok(state) = state.cast_exact::<PyDict>() {
-        let [a, b, c, d, e, f, g] = keys.map(|key| state.get_item(key));
+    ]
+}
+
+fn fields<'py>(state: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
+    let py = state.py();
+    let keys = keys(py);
+    if let Ok(dict) = state.cast_exact::<PyDict>() {
+        let [a, b, c, d, e, f, g] = keys.map(|key| dict.get_item(key));
         if let (Some(a), Some(b), Some(c), Some(d), Some(e), Some(f), Some(g)) = (a?, b?, c?, d?, e?, f?, g?)
         {
             return Ok([a, b, c, d, e, f, g]);
@@ -319,6 +337,39 @@ fn fields<'py>(state: &Bound<'py, PyAny>) -> PyResult<[Bound<'py, PyAny>; 7]> {
     Ok([a?, b?, c?, d?, e?, f?, g?])
 }
 
+/// Where the keys of a dict stand. States that one program made have the same keys in the same order, so walking along them
+/// finds the fields without looking any of them up.
+#[derive(Default)]
+struct Layout<'py> {
+    /// The keys in the dict's order, and the field that each one is.
+    keys: Vec<(Bound<'py, PyAny>, Option<usize>)>,
+}
+
+impl<'py> Layout<'py> {
+    fn of(dict: &Bound<'py, PyDict>) -> Layout<'py> {
+        let names = keys(dict.py());
+        let field = |key: &Bound<'py, PyAny>| names.iter().position(|name| key.eq(name).unwrap_or(false));
+        Layout { keys: dict.keys().iter().map(|key| (key.clone(), field(&key))).collect() }
+    }
+
+    /// The fields of a dict that is laid out so; nothing of another.
+    fn fields(&self, dict: &Bound<'py, PyDict>) -> Option<Fields<'py>> {
+        let mut found: [Option<Bound<'py, PyAny>>; 7] = Default::default();
+        let mut entries = dict.iter();
+        for (wanted, field) in &self.keys {
+            let (key, value) = entries.next().filter(|(key, _)| key.is(wanted))?;
+            drop(key);
+            if let Some(found) = field.and_then(|field| found.get_mut(field)) {
+                *found = Some(value);
+            }
+        }
+        match found {
+            [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f), Some(g)] => Some([a, b, c, d, e, f, g]),
+            _ => None,
+        }
+    }
+}
+
 /// A size as a float: the very object where it is one.
 fn size_of<'py>(size: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyFloat>> {
     let is_number = || size.is_instance_of::<PyFloat>() || size.is_instance_of::<PyInt>();
@@ -333,8 +384,17 @@ fn size_of<'py>(size: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyFloat>> {
 /// Whether a device is the GPU.
 fn is_gpu(device: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = device.py();
-    for (word, on_gpu) in [(intern!(py, "gpu"), true), (intern!(py, "cpu"), false)] {
-        if device.is(word) || device.eq(word)? {
+    let (gpu, cpu) = (intern!(py, "gpu"), intern!(py, "cpu"));
+    if device.is(gpu) || device.is(cpu) {
+        return Ok(device.is(gpu));
+    }
+    if let Ok(text) = device.cast_exact::<PyString>()
+        && let Ok(text @ ("gpu" | "cpu")) = text.to_str()
+    {
+        return Ok(text == "gpu");
+    }
+    for (word, on_gpu) in [(gpu, true), (cpu, false)] {
+        if device.eq(word)? {
             return Ok(on_gpu);
         }
     }

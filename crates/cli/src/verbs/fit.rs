@@ -40,7 +40,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let Some(gpu) = &args.gpu else {
         let problem = Problem::in_option("--gpu", "what fits depends on the card, and none is named");
-        let mend = "add --gpu a100-80gb or --gpu 80GiB; `peakledger list gpus` shows the known ones";
+        let mend = "add `--gpu a100-80gb` or `--gpu 80GiB`; `peakledger list gpus` shows the known ones";
         return Err(problem.mend(mend));
     };
     let asked = candidates(&args.candidates, &args.step)?;
