@@ -39,14 +39,16 @@ class Phase:
 class Step:
     """One step of a tape."""
 
-    def __init__(self, tape: Tape, moments: range, note: str) -> None:
+    def __init__(self, tape: Tape, moments: range, note: str, device: str = "gpu") -> None:
         """
         Args:
             tape: The tape.
             moments: The moments of it that the step took.
             note: What the ledger says about where it comes from.
+            device: The device whose bytes the phases count, ``gpu`` or ``cpu``.
         """
         self.note = note
+        self.device = device
         self._tape = tape
         self._moments = moments
         marks = [mark for mark in tape.marks if mark.first in moments]
@@ -68,7 +70,7 @@ class Step:
         found = []
         for stored, _ in self._stays:
             name = _unique(names, stored)
-            if stored.device == "gpu" and at in self._stay(stored, stored.seen):
+            if stored.device == self.device and at in self._stay(stored, stored.seen):
                 found.append((name, stored))
         return [
             {
@@ -103,7 +105,7 @@ class Step:
         changes: dict[int, Counter[str]] = {}
         for stored, _ in self._stays:
             stay = self._stay(stored, stored.seen)
-            if stored.device == "gpu" and stay:
+            if stored.device == self.device and stay:
                 changes.setdefault(stay.start, Counter())[_category(stored)] += stored.bytes
                 changes.setdefault(stay.stop, Counter())[_category(stored)] -= stored.bytes
         held: Counter[str] = Counter()

@@ -61,7 +61,7 @@ def test_dropout_keeps_a_mask_of_bytes(ops: Ops) -> None:
         (torch.bfloat16, True, 64, (9, 0), "_scaled_dot_product_efficient_attention"),
         (torch.float32, False, 64, (9, 0), "_scaled_dot_product_efficient_attention"),
         (torch.float16, False, 64, (7, 5), "_scaled_dot_product_efficient_attention"),
-        (torch.float64, False, 64, (9, 0), "_softmax"),
+        (torch.float64, False, 64, (9, 0), "_safe_softmax"),
     ],
 )
 def test_the_attention_kernel_is_the_cards(
