@@ -72,7 +72,8 @@ class HostRecorder(Watcher):
                 category = "master_weight" if "master" in str(key) else "optimizer_state"
                 self._name(value, f"{names.get(id(parameter), 'optimizer')}.{key}", category)
 
-    def phase_ended(self) -> None:
+    def phase_ended(self, phase: str) -> None:
+        del phase
         if self._model is not None:
             for name, parameter in self._model.named_parameters():
                 self._name(parameter.grad, f"{name}.grad", "gradient")

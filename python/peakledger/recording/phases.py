@@ -33,7 +33,10 @@ class Watcher:
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """A step of an optimizer begins or ends."""
 
-    def phase_ended(self) -> None:
+    def phase_began(self, phase: str) -> None:
+        """A phase has begun."""
+
+    def phase_ended(self, phase: str) -> None:
         """A phase has ended."""
 
 
@@ -41,7 +44,7 @@ class Phases:
     """The phase that the loop is in, told by what it calls.
 
     The outermost module's forward is ``forward``; from its end to backward it is ``loss``; ``backward()`` is ``backward``;
-    an optimizer's step is ``update``, its ``zero_grad()`` is ``zero_grad``. What lies between belongs to the phase before,
+    an optimizer's step is ``update``, ``zero_grad()`` is ``zero_grad``. What lies between belongs to the phase before,
     but what lies between backward and the optimizer's step, such as clipping, belongs to the update.
     """
 
@@ -66,6 +69,7 @@ class Phases:
             for where, name, phase in (
                 (torch.autograd, "backward", "backward"),
                 (torch.optim.Optimizer, "zero_grad", "zero_grad"),
+                (torch.nn.Module, "zero_grad", "zero_grad"),
             ):
                 stack.enter_context(mock.patch.object(where, name, self._wrapped(getattr(where, name), phase)))
             stack.callback(self._leave)
@@ -89,11 +93,12 @@ class Phases:
         self.current = phase
         self._range = torch.profiler.record_function(range_of(phase))
         self._range.__enter__()
+        self._watcher.phase_began(phase)
 
     def _leave(self) -> None:
-        if self._range is not None:
+        if self._range is not None and self.current is not None:
             self._range.__exit__(None, None, None)
-            self._watcher.phase_ended()
+            self._watcher.phase_ended(self.current)
         self._range = self.current = None
 
     def _forward_begins(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
