@@ -115,14 +115,14 @@ def ids(batch: int = 2, length: int = 32, vocab: int = 128) -> torch.Tensor:
     return torch.zeros(batch, length, dtype=torch.long).remainder_(vocab)
 
 
-def hugging_face(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> nn.Module:
+def hugging_face(config: dict[str, Any], dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
     """A model of transformers on meta, in training mode."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     made = AutoConfig.for_model(**config)
     made.use_cache = False
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(made, attn_implementation="sdpa", dtype=dtype).train()
+        return AutoModelForCausalLM.from_config(made, attn_implementation=attention, dtype=dtype).train()
 
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128, "n_positions": 64}

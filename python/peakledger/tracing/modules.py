@@ -17,6 +17,7 @@ class Modules:
     def __init__(self, model: torch.nn.Module) -> None:
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._stack: list[str] = []
+        self._left = ""
         self._outside = ""
         # autograd numbers its nodes in the order in which forward makes them: from this number on, this module
         self._numbers: list[int] = []
@@ -26,6 +27,8 @@ class Modules:
         """The module whose op runs."""
         if self._stack:
             return self._stack[-1]
+        if self.recomputing():
+            return self._left.rpartition(".")[0]  # a checkpoint runs the block's forward again, not the block
         node = torch._C._current_autograd_node()
         if node is None:
             return self._outside
@@ -35,8 +38,8 @@ class Modules:
         return self._owners[at] if at >= 0 and variable is None else ""
 
     def recomputing(self) -> bool:
-        """Whether a forward runs inside backward."""
-        return bool(self._stack) and torch._C._current_graph_task_id() != -1
+        """Whether a forward runs inside backward: a checkpoint's, which needs a graph again."""
+        return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()
 
     def outside(self, name: str) -> None:
         """What runs where no module does: ``optimizer``."""
@@ -67,7 +70,7 @@ class Modules:
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._stack:
-            self._stack.pop()
+            self._left = self._stack.pop()
         self._owns()
 
     def _owns(self) -> None:

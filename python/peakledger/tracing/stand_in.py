@@ -14,6 +14,7 @@ where C++ itself picks what to run by the device are answered here instead:
 `PYTHON`                                functions that ask the card, or C++ for the device: is one there, what can it do
 `FOREACH`                               the types for which foreach is the default, fake tensors among them
 `READS`                                 values that are read back: there are none, and 1 is as good as any
+`LIBRARIES`                             functions of libraries that look at values, and give up on fake ones
 ======================================  =================================================================================
 
 Nothing in it is bound to a build of torch. While a trace runs, the dispatcher's table is changed for the whole process, so
@@ -22,6 +23,7 @@ a trace must not run beside a training step in another thread; afterwards everyt
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -262,6 +264,11 @@ FOREACH = tuple(import_module(name) for name in ("torch.optim.optimizer", "torch
 """Who asks for a tensor's Python type before it picks foreach, and would not know a fake one's."""
 
 
+LIBRARIES = (("transformers.masking_utils", "find_packed_sequence_indices", lambda position_ids: None),)
+"""Functions of libraries: the module, the name, and the answer for a batch with one sequence a row. On a card transformers
+looks whether sequences are packed into a row, finds none and needs no mask; on fake tensors it would make one to be safe."""
+
+
 @contextmanager
 def stand_in(capability: tuple[int, int] = (9, 0)) -> Iterator[None]:
     """CUDA's answers are in force inside.
@@ -273,10 +280,13 @@ def stand_in(capability: tuple[int, int] = (9, 0)) -> Iterator[None]:
         # the dispatcher says so whenever a kernel is replaced, and replacing them is what this does
         warnings.filterwarnings("ignore", message=".*Overriding a previously registered kernel.*")
         warnings.filterwarnings("ignore", message=".*CUDA is not available.*")
-        for where, name, answer in PYTHON:
-            stack.enter_context(mock.patch.object(where, name, answer(capability)))
+        for where, name, for_card in PYTHON:
+            stack.enter_context(mock.patch.object(where, name, for_card(capability)))
         library = torch.library.Library("aten", "IMPL")
         stack.callback(library._destroy)
+        for name, function, answer in LIBRARIES:
+            if (module := sys.modules.get(name)) is not None and hasattr(module, function):
+                stack.enter_context(mock.patch.object(module, function, answer))
         for module in FOREACH:
             types = [*module._foreach_supported_types, FakeTensor]
             stack.enter_context(mock.patch.object(module, "_foreach_supported_types", types))
