@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ._answers import Record
 from ._tape import Mark, Stored, Tape
 
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A phase of a step, at op level: the batch counts from the op that first takes a view of it."""
@@ -93,7 +94,9 @@ class Step:
         return {
             "schema_version": 1,
             "note": self.note,
-            "timeline": [_slot(mark, moments, phase) for (mark, moments), phase in zip(self._slots, self.phases, strict=True)],
+            "timeline": [
+                _slot(mark, moments, phase) for (mark, moments), phase in zip(self._slots, self.phases, strict=True)
+            ],
             "states": [self._state(stored, stay, names) for stored, stay in self._stays],
         }
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ._answers import ask
 from ._errors import PeakledgerError
+from ._read import read
 from .recording.peaks import CardPeaks, HostPeaks
 
 
@@ -33,7 +33,9 @@ def _bases() -> tuple[type, ...]:
 class _Memory:
     """What the callback does, whoever calls it."""
 
-    def __init__(self, snapshot: str | os.PathLike[str] = "peakledger-oom.pickle", *, max_entries: int = 100_000) -> None:
+    def __init__(
+        self, snapshot: str | os.PathLike[str] = "peakledger-oom.pickle", *, max_entries: int = 100_000
+    ) -> None:
         """
         Args:
             snapshot: Where the memory snapshot goes when a CUDA allocation fails; an older one is overwritten.
@@ -89,7 +91,7 @@ def explained(snapshot: Path, device: int, asked: int, total: int, free: int) ->
         f"the snapshot is {snapshot}; `peakledger read {snapshot}` shows:",
     ]
     try:
-        _, table = ask(["read", "--", str(snapshot)])
+        table = str(read(snapshot))
     except PeakledgerError as problem:
         table = str(problem)
     return "\n".join([*lines, table])

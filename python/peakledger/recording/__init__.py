@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 import torch
 
-from .._answers import Answer, Record, ask
+from .._answers import Answer, Record
 from .._ledger import Ledger
+from .._native import ask
+from .._read import read
 from .._steps import Step
 from .._tape import Tape
 from .card import CardRecorder
@@ -82,7 +84,9 @@ class Recording:
         self._exits.enter_context(self._phases.told())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if isinstance(self._recorder, CardRecorder) and self.snapshot is not None:
             try:
                 self._recorder.dump(self.snapshot)
@@ -108,7 +112,9 @@ class Recording:
     def steps(self) -> list[Step]:
         """The training steps of a CPU recording, in order."""
         if self._tape is None:
-            raise RuntimeError("steps: a recording has its steps once its `with` has ended, and on CUDA none; see ledger()")
+            raise RuntimeError(
+                "steps: a recording has its steps once its `with` has ended, and on CUDA none; see ledger()"
+            )
         starts = [mark.first for mark in self._tape.marks if mark.phase == "load"]
         ends = [*starts[1:], len(self._tape.moments)]
         note = "peakledger.record on the CPU, by torch.profiler: requested bytes"
@@ -127,9 +133,7 @@ class Recording:
             PeakledgerError: The snapshot cannot be read.
         """
         if isinstance(self._recorder, CardRecorder):
-            with _folder() as folder:
-                ask(["read", f"--save={folder / 'ledger.json'}", "--", str(self.snapshot)])
-                return Ledger(folder / "ledger.json")
+            return read(self._snapshot_file()).ledger()
         document = self.steps[step].to_document()
         return Ledger(_moved(document) if on == "gpu" else document)
 
@@ -150,11 +154,16 @@ class Recording:
         with _folder() as folder:
             planned, measured = folder / "plan.json", folder / "measured.json"
             plan.save(planned)
-            if isinstance(self._recorder, CardRecorder) and self.snapshot is not None:
-                measured = self.snapshot
+            if isinstance(self._recorder, CardRecorder):
+                measured = self._snapshot_file()
             else:
                 self.ledger(on="gpu").save(measured)
             return Answer(*ask(["reconcile", f"--plan={planned}", f"--measured={measured}"]))
+
+    def _snapshot_file(self) -> Path:
+        if self.snapshot is None or not self.snapshot.exists():
+            raise RuntimeError("a recording has its snapshot once its `with` has ended")
+        return self.snapshot
 
 
 @contextmanager

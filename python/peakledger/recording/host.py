@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves
 
-from .._tape import NEVER, Moment, Stored, Tape
+from .._tape import Moment, Stored, Tape
 from .phases import PHASES, Watcher, range_of
 
 _PHASE_OF = {range_of(phase): phase for phase in PHASES}

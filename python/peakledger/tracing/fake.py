@@ -79,6 +79,7 @@ class Fakes:
         copy.__dict__.update(optimizer.__dict__)
         copy.state = defaultdict(dict)
         copy.param_groups = [
-            {**group, "params": [self.of(parameter) for parameter in group["params"]]} for group in optimizer.param_groups
+            {**group, "params": [self.of(parameter) for parameter in group["params"]]}
+            for group in optimizer.param_groups
         ]
         return copy

@@ -39,7 +39,7 @@ class Modules:
 
     def recomputing(self) -> bool:
         """Whether a forward runs inside backward: a checkpoint's, which needs a graph again."""
-        return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()
+        return bool(torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled())
 
     def outside(self, name: str) -> None:
         """What runs where no module does: ``optimizer``."""

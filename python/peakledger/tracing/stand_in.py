@@ -47,7 +47,7 @@ _device_of = torch.ops.prim.device.default
 READS = aten._local_scalar_dense.default
 
 
-class Device(TorchDispatchMode):
+class Device(TorchDispatchMode):  # type: ignore[misc]
     """Between PyTorch and its fake tensors: answers what C++ asks, and notes what had to be assumed."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Device(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _read(self, func: Any, tensor: torch.Tensor) -> Any:
-        if getattr(tensor, "constant", None) is not None:
+        if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
             return func(tensor)
         self.notes["a value was read back from a tensor; it was taken to be 1"] = None
         return 1.0 if tensor.dtype.is_floating_point else 1

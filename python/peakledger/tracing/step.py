@@ -60,7 +60,9 @@ def _micro_batch(program: Program, log: Log, modules: Modules, index: int) -> No
             loss = loss / len(program.batches)
         held = out if program.hold_outputs else None
         del out
-        log.tape.phase("backward", index)  # before autocast ends and lets go of its weights, as MemTracker's figures have it
+        log.tape.phase(
+            "backward", index
+        )  # before autocast ends and lets go of its weights, as MemTracker's figures have it
     modules.outside("")
     began = len(log.tape.moments)
     loss.backward()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,9 @@ class Log(Device):
         for storage in storages(tensor):
             stored = self._alive.get(storage._cdata)
             if stored is None:
-                stored = self._begin(storage, tensor, Moment("", ""), NEVER if detail == "input" else len(self.tape.moments))
+                stored = self._begin(
+                    storage, tensor, Moment("", ""), NEVER if detail == "input" else len(self.tape.moments)
+                )
                 stored.persistent = category in ("parameter", "optimizer_state", "master_weight") or detail == "input"
             elif stored.category:
                 continue  # it has its name, perhaps from another that shares its memory
@@ -89,10 +92,11 @@ class Log(Device):
         key = storage._cdata
         self._alive[key] = stored
         if key not in self._weak:
-            self._weak[key] = weakref.ref(storage, lambda _, key=key: self._died(key))
+            self._weak[key] = weakref.ref(storage, partial(self._died, key))
         return stored
 
-    def _died(self, key: int) -> None:
+    def _died(self, key: int, reference: weakref.ref[torch.UntypedStorage]) -> None:
+        del reference
         self._weak.pop(key, None)
         stored = self._alive.pop(key, None)
         if stored is not None:

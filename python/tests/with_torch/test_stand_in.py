@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.torch
-if os.environ.get("PEAKLEDGER_TORCH") != "1":
-    pytest.skip("needs torch: set PEAKLEDGER_TORCH=1", allow_module_level=True)
-
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,6 +14,8 @@ from torch.nn import functional
 
 from peakledger.tracing import autocast
 from peakledger.tracing.stand_in import COMPOSITES, Device, stand_in
+
+pytestmark = pytest.mark.torch
 
 
 class Ops(Device):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
-pytestmark = pytest.mark.torch
-if os.environ.get("PEAKLEDGER_TORCH") != "1":
-    pytest.skip("needs torch: set PEAKLEDGER_TORCH=1", allow_module_level=True)
-
 import torch
 
 import peakledger
+from steps import GPT2, LLAMA, hugging_face, ids
 
-from .steps import GPT2, LLAMA, hugging_face, ids
+pytestmark = pytest.mark.torch
 
 SHAPE = {key: LLAMA[key] for key in LLAMA if key != "model_type"}
 BATCH, LENGTH = 2, 32

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-
-pytestmark = pytest.mark.torch
-if os.environ.get("PEAKLEDGER_TORCH") != "1":
-    pytest.skip("needs torch: set PEAKLEDGER_TORCH=1", allow_module_level=True)
-
 import torch
 
 from peakledger import conformance
+
+pytestmark = pytest.mark.torch
 
 
 def test_the_installed_torch_conforms() -> None:

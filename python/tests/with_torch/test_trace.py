@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
-
-pytestmark = pytest.mark.torch
-if os.environ.get("PEAKLEDGER_TORCH") != "1":
-    pytest.skip("needs torch: set PEAKLEDGER_TORCH=1", allow_module_level=True)
-
 import torch
 from torch import nn
 
 import peakledger
+import steps
+from steps import TRAININGS, Cnn, Training, Transformer, ids, next_token, phases_of, squares
 
-from . import steps
-from .steps import TRAININGS, Cnn, Training, Transformer, ids, next_token, phases_of, squares
+pytestmark = pytest.mark.torch
 
 
 def traced(training: Training) -> peakledger.tracing.Trace:
@@ -94,7 +89,9 @@ def test_lora() -> None:
     peft = pytest.importorskip("peft")
     model = steps.hugging_face(steps.LLAMA, torch.bfloat16)
     with torch.device("meta"):
-        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"]))
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"])
+        )
     trace = peakledger.trace(model, {"input_ids": ids()}, loss=next_token)
     states = trace.to_document()["states"]
     assert {state["name"].split(".")[-3] for state in states if state["category"] == "gradient"} == {"default"}
@@ -143,7 +140,9 @@ def test_offloaded_activations_are_on_the_host() -> None:
 
 
 def test_what_cannot_be_traced_is_said() -> None:
-    with pytest.raises(TypeError, match=r"loss: backward needs one number, and this is a tensor of shape \(2, 32, 128\)"):
+    with pytest.raises(
+        TypeError, match=r"loss: backward needs one number, and this is a tensor of shape \(2, 32, 128\)"
+    ):
         peakledger.trace(Transformer(), ids())
     with pytest.raises(ValueError, match="micro_batches: a step has at least one"):
         peakledger.trace(Transformer(), ids(), micro_batches=0)

@@ -79,10 +79,7 @@ class Transformer(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
         for block in self.blocks:
-            if self.checkpointed:
-                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-            else:
-                x = block(x)
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
         return self.head(x)
 
 
@@ -137,7 +134,10 @@ TRAININGS: dict[str, Training] = {
     "transformer": Training(Transformer, ids(), next_token),
     "transformer-autocast": Training(Transformer, ids(), next_token, options={"autocast": torch.bfloat16}),
     "transformer-checkpoint": Training(
-        lambda: Transformer(checkpointed=True), ids(), next_token, options={"autocast": torch.float16, "clip_grad_norm": 1.0}
+        lambda: Transformer(checkpointed=True),
+        ids(),
+        next_token,
+        options={"autocast": torch.float16, "clip_grad_norm": 1.0},
     ),
     "gpt2": Training(lambda: hugging_face(GPT2), {"input_ids": ids()}, next_token),
     "llama": Training(lambda: hugging_face(LLAMA, torch.bfloat16), {"input_ids": ids()}, next_token),
@@ -150,7 +150,9 @@ Phases = dict[str, tuple[int, int]]
 
 def phases_of(step: Any) -> Phases:
     """The phases of a traced step, without load, which the tracker's loop has no phase for."""
-    named = {p.phase if p.micro_batch is None else f"{p.phase}.{p.micro_batch}": p for p in step.phases if p.phase != "load"}
+    named = {
+        p.phase if p.micro_batch is None else f"{p.phase}.{p.micro_batch}": p for p in step.phases if p.phase != "load"
+    }
     return {name: (phase.peak_bytes, phase.end_bytes) for name, phase in named.items()}
 
 
