@@ -15,7 +15,7 @@ when it is first asked for.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._answers import Answer
 from ._errors import PeakledgerError
@@ -32,6 +32,11 @@ from ._seed import (
     validate_state_lifecycle,
 )
 from ._words import PlanOptions, ReadOptions, ReplayOptions, StepOptions
+
+if TYPE_CHECKING:
+    from .callbacks import PeakLedgerCallback as PeakLedgerCallback
+    from .recording import record as record
+    from .tracing import trace as trace
 
 __all__ = [
     "PHASES",

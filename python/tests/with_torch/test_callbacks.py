@@ -138,5 +138,5 @@ def test_running_out_of_memory_leaves_a_snapshot_and_its_explanation(
     err = capsys.readouterr().err
     assert (
         "cuda:0 ran out of memory: 2.00 GiB asked for, 0.50 GiB of 16.00 GiB free" in err
-        and "nothing was recorded" in err
+        and "only the final state is known" in err
     )

@@ -159,6 +159,16 @@ def test_a_card_of_an_older_torch_is_asked_for_less(monkeypatch: pytest.MonkeyPa
     assert [enabled for enabled, _ in card.calls] == ["all", None]
 
 
+def test_what_a_card_recorded_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path) -> None:
+    snapshot = pickle.loads((shared / "data" / "snapshots" / "06_cuda_step.pickle").read_bytes())
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda *words, **options: None)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: snapshot)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with peakledger.record("cuda") as run:
+        pass
+    assert run.ledger().peak["peak_bytes"] == run.peak["peak_bytes"] > 0
+
+
 def test_there_is_no_third_device() -> None:
     with pytest.raises(ValueError, match="device: 'tpu' is neither 'cuda' nor 'cpu'"):
         peakledger.record("tpu")  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""``trace`` beside torch's MemTracker: two training steps of a GPT-2 of 12 layers, on the same fake card. Needs torch, transformers.
+"""``trace`` beside torch's MemTracker: two training steps of a GPT-2 of 12 layers, on the same fake card.
 
-python python/benches/trace.py
+``PEAKLEDGER_TORCH=1 ./python/test bench`` runs it.
 """
 
 from __future__ import annotations
