@@ -72,6 +72,11 @@ def trace(
     fakes = Fakes()
     modules = Modules(model)
     log = Log(modules)
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.RNNBase):
+            log.notes[f"{path or 'the model'} is traced as the ops that it is made of; on a card cuDNN keeps less"] = (
+                None
+            )
     with stand_in(capability), FakeTensorMode(), fakes.in_model(model), torch.enable_grad(), _no_collector():
         batches = [Fakes().of_all(batch) for _ in range(micro_batches)]
         made = fakes.optimizer(optimizer, model) if optimizer is not None else None

@@ -35,6 +35,7 @@ import torch
 import torch.cuda.amp.common
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from . import autocast
 
@@ -53,6 +54,7 @@ class Device(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.notes: dict[str, None] = {}
+        self._adopted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -66,14 +68,35 @@ class Device(TorchDispatchMode):  # type: ignore[misc]
         """Runs an op on fake tensors."""
         if func is READS:
             return self._read(func, args[0])
-        if not kwargs:
-            return func(*args)
-        device = kwargs.get("device")
-        if device is not None and device.type == "meta":
-            kwargs = {**kwargs, "device": DEVICE}
-        if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}  # pinned memory is host memory; only a driver can pin it
+        if kwargs:
+            device = kwargs.get("device")
+            if device is not None and device.type == "meta":
+                kwargs = {**kwargs, "device": DEVICE}
+            if kwargs.get("pin_memory"):
+                kwargs = {**kwargs, "pin_memory": False}  # pinned memory is host memory; only a driver can pin it
+        try:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        except AssertionError as error:
+            if "convert all Tensors to FakeTensors" not in str(error):
+                raise
+        args, kwargs = tree_map_only(torch.Tensor, self._adopt, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+    def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake of a real tensor that neither the model nor the batch has, such as a constant of the loss."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        known = self._adopted.get(id(tensor))
+        if known is None:
+            device = DEVICE if tensor.dim() else torch.device("cpu")  # a single number may stay on the host
+            fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
+            known = self._adopted[id(tensor)] = (tensor, fake)
+            if tensor.dim():
+                shape = list(tensor.shape)
+                self.notes[
+                    f"a tensor of shape {shape} from outside was taken to be on the card; its bytes are not counted"
+                ] = None
+        return known[1]
 
     def _read(self, func: Any, tensor: torch.Tensor) -> Any:
         if not isinstance(tensor, FakeTensor) or tensor.constant is not None:

@@ -36,6 +36,23 @@ def test_phases_are_told_without_a_word() -> None:
     assert [[(p.phase, p.micro_batch) for p in step.phases] for step in run.steps] == [expected, expected]
 
 
+def test_a_reconciliation_is_asked_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, run = train()
+    peaks: list[int] = []
+
+    def ask(words: list[str]) -> tuple[str, str]:
+        verb, *files = words
+        assert verb == "reconcile"
+        for option, file in zip(("--plan=", "--measured="), files, strict=True):
+            peaks.append(peakledger.Ledger(file.removeprefix(option)).peak["peak_bytes"])
+        return "{}", "closed"
+
+    monkeypatch.setattr(peakledger.recording, "ask", ask)
+    trace = peakledger.trace(model, ids(), loss=next_token)
+    assert str(run.reconcile(trace)) == "closed"
+    assert peaks == [trace.ledger().peak["peak_bytes"], run.ledger(on="gpu").peak["peak_bytes"]]
+
+
 def test_what_is_trained_is_measured_to_the_byte() -> None:
     model, run = train()
     weights = sum(parameter.nbytes for parameter in model.parameters())

@@ -139,6 +139,31 @@ def test_offloaded_activations_are_on_the_host() -> None:
     assert ends[1] < ends[0]
 
 
+def test_a_loss_with_a_constant_of_its_own() -> None:
+    weights = torch.ones(128)
+
+    def loss(out: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(out.flatten(0, 1), batch.flatten(), weight=weights)
+
+    trace = peakledger.trace(Transformer(), ids(), loss=loss)
+    assert trace.notes == (
+        "a tensor of shape [128] from outside was taken to be on the card; its bytes are not counted",
+    )
+
+
+def test_a_model_that_makes_its_loss_itself() -> None:
+    model = steps.hugging_face(steps.LLAMA, torch.bfloat16)
+    trace = peakledger.trace(model, {"input_ids": ids(), "labels": ids()})
+    assert [phase["phase"] for phase in trace.phases][:4] == ["load", "forward", "loss", "backward"]
+    assert "gradient" in trace.phases[4]["by_category"]
+
+
+def test_recurrent_layers_are_traced_with_a_note() -> None:
+    trace = peakledger.trace(nn.LSTM(8, 16), torch.zeros(4, 2, 8), loss=lambda out, batch: out[0].sum())
+    assert trace.peak["bytes"] > 0
+    assert trace.notes == ("the model is traced as the ops that it is made of; on a card cuDNN keeps less",)
+
+
 def test_what_cannot_be_traced_is_said() -> None:
     with pytest.raises(
         TypeError, match=r"loss: backward needs one number, and this is a tensor of shape \(2, 32, 128\)"
