@@ -26,6 +26,7 @@ class Case:
     traced: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     checkpoint: bool = False
+    lora: dict[str, Any] | None = None
 
 
 CASES = {
@@ -42,6 +43,18 @@ CASES = {
         {"precision": "bf16", "gradient_accumulation_steps": 3},
         {"micro_batches": 3},
         dtype=torch.bfloat16,
+    ),
+    "llama-lora": Case(
+        LLAMA,
+        {
+            "precision": "bf16-mixed",
+            "recompute": "full",
+            "hold_outputs": True,
+            "lora": {"r": 4, "dropout": 0.1, "dtype": "fp32", "targets": "q_proj+down_proj"},
+        },
+        {"autocast": torch.bfloat16, "hold_outputs": True},
+        checkpoint=True,
+        lora={"r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "down_proj"]},
     ),
     "gemma2": Case(
         {"model_type": "gemma2", **SHAPE, "head_dim": 16, "query_pre_attn_scalar": 16, "tie_word_embeddings": True},
@@ -62,7 +75,12 @@ def totals(phases: list[dict[str, Any]]) -> dict[tuple[str, int | None], tuple[i
 @pytest.mark.parametrize("name", CASES)
 def test_equal_in_every_phase_of_both_steps(name: str) -> None:
     case = CASES[name]
-    model = hugging_face(case.config, case.dtype, attention=case.planned.get("attention", "sdpa"))
+    model: Any = hugging_face(case.config, case.dtype, attention=case.planned.get("attention", "sdpa"))
+    if case.lora:
+        peft = pytest.importorskip("peft")
+        with torch.device("meta"):
+            model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **case.lora))
+        model.enable_input_require_grads()
     if case.checkpoint:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
