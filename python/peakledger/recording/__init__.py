@@ -72,11 +72,23 @@ class Recording:
         self._exits = ExitStack()
         self._tape: Tape | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        if snapshot is None and isinstance(recorder, CardRecorder):
+        if snapshot is None:
             self._folder = tempfile.TemporaryDirectory(prefix="peakledger-")
             snapshot = Path(self._folder.name, "snapshot.pickle")
-        self.snapshot = snapshot
-        """The memory snapshot of a CUDA recording, for ``peakledger read`` and pytorch.org/memory_viz."""
+        self._file = snapshot
+
+    @property
+    def snapshot(self) -> Path:
+        """The memory snapshot of a CUDA recording, for ``peakledger read`` and pytorch.org/memory_viz.
+
+        Raises:
+            RuntimeError: There is none, since ``with`` has not ended or the recording is of the CPU.
+        """
+        if not self._file.exists():
+            raise RuntimeError(
+                "snapshot: a CUDA recording has its snapshot once its `with` has ended, one of the CPU has none"
+            )
+        return self._file
 
     def __enter__(self) -> Recording:
         self._recorder.start()
@@ -87,15 +99,18 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(self._recorder, CardRecorder) and self.snapshot is not None:
-            try:
-                self._recorder.dump(self.snapshot)
-            finally:
-                self._exits.close()
-        else:
+        if isinstance(self._recorder, HostRecorder):
             self._exits.close()
-            if isinstance(self._recorder, HostRecorder):
-                self._tape = self._recorder.tape()
+            self._tape = self._recorder.tape()
+            return
+        with self._exits:
+            try:
+                self._recorder.dump(self._file)
+            except RuntimeError:
+                if (
+                    error is None
+                ):  # after a failed kernel the card answers nothing, and the first error is the one to see
+                    raise
 
     def phase(self, name: str) -> Any:
         """A context in which the loop is in this phase, whatever the hooks would say.
@@ -133,7 +148,7 @@ class Recording:
             PeakledgerError: The snapshot cannot be read.
         """
         if isinstance(self._recorder, CardRecorder):
-            return read(self._snapshot_file()).ledger()
+            return read(self.snapshot).ledger()
         document = self.steps[step].to_document()
         return Ledger(_moved(document) if on == "gpu" else document)
 
@@ -155,15 +170,10 @@ class Recording:
             planned, measured = folder / "plan.json", folder / "measured.json"
             plan.save(planned)
             if isinstance(self._recorder, CardRecorder):
-                measured = self._snapshot_file()
+                measured = self.snapshot
             else:
                 self.ledger(on="gpu").save(measured)
             return Answer(*ask(["reconcile", f"--plan={planned}", f"--measured={measured}"]))
-
-    def _snapshot_file(self) -> Path:
-        if self.snapshot is None or not self.snapshot.exists():
-            raise RuntimeError("a recording has its snapshot once its `with` has ended")
-        return self.snapshot
 
 
 @contextmanager
