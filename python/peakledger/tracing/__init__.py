@@ -62,6 +62,7 @@ def trace(
     Raises:
         TypeError: The loss is not one number, or ``optimizer`` does not make an optimizer.
         ValueError: ``micro_batches`` is less than 1.
+        RuntimeError: An older torch, built for CUDA, asks for a driver, and there is none.
 
     The rules that count are torch's own: the dispatcher's, autograd's, and those of torch.distributed._tools.MemTracker, with
     which the figures agree wherever it runs. What CUDA does differently from the device at hand is listed, and tested, in
@@ -82,7 +83,7 @@ def trace(
         made = fakes.optimizer(optimizer, model) if optimizer is not None else None
         _hold(log, model, batches)
         program = Program(model, batches, loss, made, autocast, clip_grad_norm, hold_outputs)
-        with log, modules.followed():
+        with log, modules.followed(), _driver_named():
             first = run(program, log, modules)
             steady = run(program, log, modules)
     return Trace(log.tape, first, steady)
@@ -99,6 +100,20 @@ def _no_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _driver_named() -> Iterator[None]:
+    """Says what to do where an older torch, built for CUDA, asks for a driver under FakeTensorMode."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "driver" not in str(error) or torch.cuda.is_available():
+            raise
+        raise RuntimeError(
+            f"trace: torch {torch.__version__} is built for CUDA and asks for a driver where this model needs none; "
+            "use a newer torch, or one that is built for the CPU"
+        ) from error
 
 
 def _hold(log: Log, model: torch.nn.Module, batches: list[Any]) -> None:

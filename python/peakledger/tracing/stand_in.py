@@ -60,8 +60,7 @@ class Device(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is _device_of:
-            device = func(*args)
-            return _META if device.type == "cuda" else device
+            return _as_seen_from_below(args[0])
         return self.call(func, args, kwargs)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
@@ -105,9 +104,10 @@ class Device(TorchDispatchMode):  # type: ignore[misc]
         return 1.0 if tensor.dtype.is_floating_point else 1
 
 
-def on_cuda(tensor: torch.Tensor | None) -> bool:
-    """Whether a tensor is on the CUDA device, as Python sees it."""
-    return tensor is not None and tensor.device.type == "cuda"
+def _as_seen_from_below(tensor: torch.Tensor) -> torch.device:
+    """Where a tensor is, for C++."""
+    device = tensor.device
+    return _META if device.type == "cuda" else device
 
 
 def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
