@@ -1,10 +1,12 @@
 //! Arguments that verbs share, and the plain requests that they become at once.
 
 use crate::output::{self, Output, Target};
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use crate::question::Listener;
+use clap::builder::{PathBufValueParser, StringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use peakledger_allocator::Settings;
-use peakledger_input::{Input, Place, Problem};
+use peakledger_input::{Input, Place, Problem, Source};
+use peakledger_plan::catalogue::{ModelFile, open_model};
 use peakledger_report::{Format, Look};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -25,6 +27,44 @@ pub(crate) fn alloc_conf(text: Option<&str>) -> Result<Settings, Problem> {
         .map_err(|problem: Problem| problem.at(Place::Option("--alloc-conf".to_owned())))
 }
 
+/// A model as it is named, or its config as a program has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    name: String,
+    given: Option<Source>,
+}
+
+impl Model {
+    /// What it is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes this config, whatever the name.
+    pub(crate) fn give(&mut self, config: Source) {
+        self.given = Some(config);
+    }
+
+    /// Its config, and the file that it was read from if an output could overwrite it.
+    pub(crate) fn open(&self) -> Result<(ModelFile, Option<Input>), Problem> {
+        if let Some(config) = &self.given {
+            let name = config.name().to_owned();
+            return Ok((ModelFile { name, config: config.clone(), path: None }, None));
+        }
+        let model = open_model(&self.name)?;
+        let read_from = match Input::of(&self.name) {
+            Input::Stdin => Some(Input::Stdin),
+            Input::File(_) => model.path.clone().map(Input::File),
+        };
+        Ok((model, read_from))
+    }
+}
+
+/// Reads the name of a model.
+pub(crate) fn model() -> impl TypedValueParser<Value = Model> {
+    StringValueParser::new().map(|name| Model { name, given: None })
+}
+
 /// Where the answer goes and how it is written.
 #[derive(Args)]
 #[command(next_help_heading = "Output")]
@@ -41,6 +81,8 @@ pub(crate) struct OutputArgs {
     /// Draw tables in ASCII
     #[arg(long)]
     ascii: bool,
+    #[arg(skip)]
+    listener: Option<Listener>,
 }
 
 /// How much of long lists is shown.
@@ -110,6 +152,7 @@ impl OutputArgs {
             file: file.map(Path::to_owned),
             force: self.force,
             look: self.look(file.is_some()),
+            listener: self.listener.clone(),
         })
     }
 
@@ -129,6 +172,11 @@ impl OutputArgs {
     fn asked_for(&self) -> FormatArg {
         let of_file = || self.output.as_ref().and_then(Target::path).map(of_extension);
         self.format.or_else(of_file).unwrap_or(FormatArg::Table)
+    }
+
+    /// Tells the answer to a program.
+    pub(crate) fn tell(&mut self, listener: &Listener) {
+        self.listener = Some(listener.clone());
     }
 
     fn look(&self, to_file: bool) -> Look {

@@ -1,6 +1,7 @@
 //! Where answers go: standard output, or a file that is written whole or not at all.
 
 use crate::args::ListArgs;
+use crate::question::Listener;
 use peakledger_core::document::{Document, LedgerFile};
 use peakledger_input::{Input, Problem, in_plain_words};
 use peakledger_report::{Format, Look, Report};
@@ -40,6 +41,8 @@ pub(crate) struct Output {
     pub(crate) file: Option<PathBuf>,
     pub(crate) force: bool,
     pub(crate) look: Look,
+    /// Who hears the answer instead, where a program asked.
+    pub(crate) listener: Option<Listener>,
 }
 
 impl Output {
@@ -49,8 +52,21 @@ impl Output {
         self
     }
 
+    /// Lets go of what an answer was made of. The binary ends, so its million pieces need no freeing; a program goes on.
+    pub(crate) fn let_go<T>(&self, of: T) {
+        match self.listener {
+            Some(_) => drop(of),
+            None => std::mem::forget(of),
+        }
+    }
+
     /// Writes the report there.
     pub(crate) fn write(&self, report: &dyn Report) -> Result<(), Problem> {
+        if let Some(listener) = &self.listener {
+            let heard = listener.borrow_mut().hear(report);
+            return heard
+                .map_err(|error| Problem::anywhere(format!("the answer cannot be written: {error}")));
+        }
         let write = |out: &mut dyn Write| peakledger_report::write(report, self.format, &self.look, out);
         match &self.file {
             None => to_standard_output(write),

@@ -143,17 +143,17 @@ impl Server {
         let Words { plan: args } = Words::try_parse_from(words)
             .map_err(|error| usage::explained(&error, &Words::command(), Asker::Verb("plan")))?;
         let question = Question::of(&args)?;
-        let model = match self.configs.get(&args.model) {
+        let model = match self.configs.get(args.model.name()) {
             Some(config) => {
-                let config = Source::from_bytes(&*args.model, config.clone())?;
-                ModelFile { name: args.model.clone(), config, path: None }
+                let config = Source::from_bytes(args.model.name(), config.clone())?;
+                ModelFile { name: args.model.name().to_owned(), config, path: None }
             }
-            None if args.model == "-" => {
+            None if args.model.name() == "-" => {
                 return Err(
                     Problem::in_option("-", "the page does not read standard input").mend("name a model")
                 );
             }
-            None => open_model(&args.model)?,
+            None => open_model(args.model.name())?,
         };
         Planned::of(&args, question, model)
     }

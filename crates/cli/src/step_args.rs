@@ -298,7 +298,7 @@ pub(crate) fn candidates(texts: &[String], baseline: &StepArgs) -> Result<Vec<Ca
         let cause = format!("{} candidates are more than {MOST_CANDIDATES}", texts.len());
         return wrong(cause, "compare them in several runs");
     }
-    let example = "write it as --candidate \"recompute: --recompute full\"";
+    let example = "write it as `--candidate \"recompute: --recompute full\"`";
     let mut candidates: Vec<Candidate> = Vec::with_capacity(texts.len());
     for text in texts {
         if text.trim().is_empty() {

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use peakledger_input::{Place, Problem, misspelt, quoted};
 use peakledger_plan::options::{Frozen, Offload, Recompute};
 use std::error::Error;
-use std::process::ExitCode;
+use std::ffi::OsString;
 
 /// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
 const NOT_YET: [&str; 14] = [
@@ -72,18 +72,22 @@ impl Asker<'_> {
     }
 }
 
-/// Answers arguments that are none, or a request for help.
-pub(crate) fn answer(error: &clap::Error, command: &Command) -> ExitCode {
+/// Answers arguments that are none, or a request for help, with an exit code. The verb is the first of the arguments.
+pub(crate) fn answer(error: &clap::Error, command: &Command, verb: Option<&OsString>) -> u8 {
     if is_answer(error) {
         let _closed = error.print(); // nobody is left to tell where the stream is closed
     } else {
-        let verb = std::env::args_os().nth(1).and_then(|word| command.find_subcommand(word));
-        report(&match verb {
-            Some(verb) => explained(error, verb, Asker::Verb(verb.get_name())),
-            None => explained(error, command, Asker::Binary),
-        });
+        report(&problem(error, command, verb));
     }
-    ExitCode::from(if error.use_stderr() { 2 } else { 0 })
+    if error.use_stderr() { 2 } else { 0 }
+}
+
+/// What is wrong with arguments, the first of which is the verb.
+pub(crate) fn problem(error: &clap::Error, command: &Command, verb: Option<&OsString>) -> Problem {
+    match verb.and_then(|word| command.find_subcommand(word)) {
+        Some(verb) => explained(error, verb, Asker::Verb(verb.get_name())),
+        None => explained(error, command, Asker::Binary),
+    }
 }
 
 /// Whether it is what was asked for and no error.

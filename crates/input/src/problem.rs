@@ -83,21 +83,11 @@ impl fmt::Display for Problem {
             write!(f, "{}", printable(file))?;
         }
         match &self.place {
-            Some(Place::Text { line, column, pointer }) => {
-                write!(f, ":{line}:{column}")?;
-                if !pointer.is_empty() {
-                    write!(f, " ({})", printable(&clipped(pointer)))?;
-                }
-            }
-            Some(Place::Byte { offset, path }) => {
-                write!(f, ": byte {}", grouped(*offset))?;
-                if !path.is_empty() {
-                    write!(f, " ({})", printable(&clipped(path)))?;
-                }
-            }
-            Some(Place::Option(option)) => {
+            Some(place @ Place::Text { .. }) => write!(f, ":{place}")?,
+            Some(place @ Place::Byte { .. }) => write!(f, ": {place}")?,
+            Some(place @ Place::Option(_)) => {
                 let space = if self.file.is_some() { " " } else { "" };
-                write!(f, "{space}`{}`", printable(option))?;
+                write!(f, "{space}`{place}`")?;
             }
             None => {}
         }
@@ -113,6 +103,27 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+/// `12:7 (/states/3/size_mb)`, `byte 1_048_577 (device_traces[0])`, `--gpu`.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let within = match self {
+            Place::Text { line, column, pointer } => {
+                write!(f, "{line}:{column}")?;
+                pointer
+            }
+            Place::Byte { offset, path } => {
+                write!(f, "byte {}", grouped(*offset))?;
+                path
+            }
+            Place::Option(option) => return write!(f, "{}", printable(option)),
+        };
+        match within.as_str() {
+            "" => Ok(()),
+            within => write!(f, " ({})", printable(&clipped(within))),
+        }
+    }
+}
 
 /// A count in groups of three digits: `1_048_577`.
 pub fn grouped(count: u64) -> String {

@@ -13,7 +13,7 @@ pub(crate) struct Args {
     #[arg(value_parser = input())]
     ledger: Input,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {

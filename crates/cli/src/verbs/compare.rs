@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 /// A candidate from the command line.

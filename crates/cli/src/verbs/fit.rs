@@ -1,13 +1,12 @@
 //! `peakledger fit`: what fits a card, and what would.
 
-use super::config_of;
 use crate::Answer;
-use crate::args::{OutputArgs, alloc_conf};
+use crate::args::{Model, OutputArgs, alloc_conf, model};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, TOGETHER, changes, together};
 use peakledger_allocator::Settings;
 use peakledger_input::{Problem, quoted};
-use peakledger_plan::catalogue::{Card, card, open_model};
+use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Fit, Plan, Verdict, plan};
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, Reservation};
@@ -17,7 +16,8 @@ use peakledger_report::{AS_GIVEN, FitReport, FitRow, Reservation};
 pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input
-    model: String,
+    #[arg(value_parser = model())]
+    pub(super) model: Model,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
@@ -34,13 +34,13 @@ pub(crate) struct Args {
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
     candidates: Vec<String>,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let Some(gpu) = &args.gpu else {
         let problem = Problem::in_option("--gpu", "what fits depends on the card, and none is named");
-        let mend = "add --gpu a100-80gb or --gpu 80GiB; `peakledger list gpus` shows the known ones";
+        let mend = "add `--gpu a100-80gb` or `--gpu 80GiB`; `peakledger list gpus` shows the known ones";
         return Err(problem.mend(mend));
     };
     let asked = candidates(&args.candidates, &args.step)?;
@@ -50,8 +50,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     }
     let settings = alloc_conf(args.alloc_conf.as_deref())?;
     let card = card(gpu)?;
-    let model = open_model(&args.model)?;
-    let config = config_of(&args.model, &model);
+    let (model, config) = args.model.open()?;
     let output = args.output.request(config.as_ref().as_slice())?;
     let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card, settings };
 

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     what: What,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -16,10 +16,10 @@ mod show;
 mod traced;
 
 use crate::Answer;
+use crate::args::{Model, OutputArgs};
 use clap::Subcommand;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem};
-use peakledger_plan::catalogue::ModelFile;
 use std::mem::ManuallyDrop;
 
 /// What can be asked.
@@ -37,6 +37,33 @@ pub(crate) enum Verb {
     Report(report::Args),
     Serve(serve::Args),
     List(list::Args),
+}
+
+impl Verb {
+    /// Where its answer goes; nothing of what stays and answers a browser.
+    pub(crate) fn output(&mut self) -> Option<&mut OutputArgs> {
+        Some(match self {
+            Verb::Check(args) => &mut args.output,
+            Verb::Show(args) => &mut args.output,
+            Verb::Compare(args) => &mut args.output,
+            Verb::Plan(args) => &mut args.output,
+            Verb::Fit(args) => &mut args.output,
+            Verb::Replay(args) => &mut args.output,
+            Verb::Read(args) => &mut args.output,
+            Verb::Report(args) => &mut args.output,
+            Verb::Serve(_) => return None,
+            Verb::List(args) => &mut args.output,
+        })
+    }
+
+    /// The model that it is about.
+    pub(crate) fn model(&mut self) -> Option<&mut Model> {
+        match self {
+            Verb::Plan(args) => Some(&mut args.model),
+            Verb::Fit(args) => Some(&mut args.model),
+            _ => None,
+        }
+    }
 }
 
 /// Asks it.
@@ -66,12 +93,4 @@ struct Ledger {
 fn open_ledger(input: &Input) -> Result<Ledger, Problem> {
     let (name, file) = peakledger_input::open_ledger(input)?;
     Ok(Ledger { name, file: ManuallyDrop::new(file) })
-}
-
-/// The config that a model was read from, where it is one that an output could overwrite.
-fn config_of(name: &str, model: &ModelFile) -> Option<Input> {
-    match Input::of(name) {
-        Input::Stdin => Some(Input::Stdin),
-        Input::File(_) => model.path.clone().map(Input::File),
-    }
 }

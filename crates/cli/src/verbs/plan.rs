@@ -1,16 +1,15 @@
 //! `peakledger plan`: predict what a training step will hold.
 
-use super::config_of;
 use crate::Answer;
-use crate::args::{ListArgs, OutputArgs, alloc_conf, target};
+use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, model, target};
 use crate::output::{self, Output, Target};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, changes};
 use clap::ValueEnum;
 use peakledger_allocator::Settings;
 use peakledger_core::document::LedgerFile;
-use peakledger_input::Problem;
-use peakledger_plan::catalogue::{Card, ModelFile, card, open_model};
+use peakledger_input::{Input, Problem};
+use peakledger_plan::catalogue::{Card, ModelFile, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Plan, Step, Verdict, plan};
 use peakledger_report::{ExplainReport, PlanReport, Reservation};
@@ -21,7 +20,8 @@ use std::path::Path;
 pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input
-    pub(crate) model: String,
+    #[arg(value_parser = model())]
+    pub(crate) model: Model,
     #[command(flatten)]
     step: StepArgs,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,8 +71,8 @@ enum UsualArg {
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let question = Question::of(&args)?;
     // the file that must not be overwritten is known only now: the model may be a folder or a name
-    let model = open_model(&args.model)?;
-    let (output, saved) = targets(&args, &model)?;
+    let (model, config) = args.model.open()?;
+    let (output, saved) = targets(&args, config.as_ref())?;
     let planned = Planned::of(&args, question, model)?;
     let Planned { name: model, plan, step, .. } = &planned;
     if let Some(asked) = &args.explain {
@@ -182,9 +182,7 @@ fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
 }
 
 /// The files to be written, neither of which is the config that was read nor the other one.
-fn targets<'a>(args: &'a Args, model: &ModelFile) -> Result<(Output, Option<&'a Path>), Problem> {
-    let config = config_of(&args.model, model);
-    let config = config.as_ref();
+fn targets<'a>(args: &'a Args, config: Option<&Input>) -> Result<(Output, Option<&'a Path>), Problem> {
     let output = args.output.request_with_pictures(config.as_slice())?.listing(&args.list);
     let saved = output::saved(args.save.as_ref(), &output, config.as_slice())?;
     Ok((output, saved))

@@ -13,7 +13,6 @@ use peakledger_measure::{
     Content, MeasuredLedger, Measurement, NoLedger, PhaseNames, Scope, UNTOLD, content, live_after,
 };
 use peakledger_report::{At, ReadReport};
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 /// Read what a run did hold, from a memory snapshot, a profiler trace, a memory timeline or an error's text
@@ -47,7 +46,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 /// After an event, or before the first.
@@ -67,8 +66,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         Content::Timeline => return traced::timeline(file, &args, &output),
     }
     let name = file.name().to_owned();
-    // it lives until the process ends, so its columns need no freeing
-    let snapshot = ManuallyDrop::new(open(&mut file, args.salvage)?);
+    let snapshot = open(&mut file, args.salvage)?;
     let scope = Scope { device: args.device, events: args.events, salvage: args.salvage };
     let measurement = Measurement::of(&name, &snapshot, &scope)?;
     let at = args.at.map(|moment| live_at(&name, &snapshot, &measurement, moment)).transpose()?;
@@ -80,7 +78,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         output::save_ledger(path, output.force, &ledger_of(&name, &snapshot, &measurement, &names)?)?;
     }
     output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
-    Ok(if measurement.is_part(&snapshot) { Answer::Part } else { Answer::Given })
+    let answer = if measurement.is_part(&snapshot) { Answer::Part } else { Answer::Given };
+    output.let_go(snapshot);
+    Ok(answer)
 }
 
 fn open(file: &mut Binary, salvage: bool) -> Result<Snapshot, Problem> {

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {

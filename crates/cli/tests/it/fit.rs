@@ -426,7 +426,11 @@ fn exit_codes_and_files() {
 fn what_is_refused() {
     let bench = bench();
     for (arguments, candidate, says) in [
-        ("", None, "`--gpu`: what fits depends on the card, and none is named\n  help: add --gpu a100-80gb"),
+        (
+            "",
+            None,
+            "`--gpu`: what fits depends on the card, and none is named\n  help: add `--gpu a100-80gb`",
+        ),
         ("--gpu h10", None, "`h10` is not known"),
         ("--gpu 0GiB", None, "`0GiB` is no memory at all"),
         ("--gpu 1GiB --batch 0", None, "0 sequences"),

@@ -1,0 +1,93 @@
+//! A problem as Python's `PeakledgerError`: options are called as Python calls them, and what was passed as an object has
+//! no lines.
+
+use peakledger_input::{Place, Problem};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
+
+/// Where what was asked about is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    /// Files: places are lines and columns.
+    Files,
+    /// An object of the program: places are JSON pointers.
+    Object,
+}
+
+/// The exception for a problem.
+pub(crate) fn raised(py: Python<'_>, problem: Problem, from: From) -> PyErr {
+    match exception(py, in_python(problem), from) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+fn exception<'py>(py: Python<'py>, mut problem: Problem, from: From) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let class = CLASS.import(py, "peakledger._errors", "PeakledgerError")?;
+    let fields = PyDict::new(py);
+    fields.set_item("file", &problem.file)?;
+    let place = match &problem.place {
+        Some(Place::Text { pointer, .. }) if from == From::Object => Some(pointer.clone()),
+        place => place.as_ref().map(Place::to_string),
+    };
+    fields.set_item("place", &place)?;
+    fields.set_item("cause", &problem.cause)?;
+    fields.set_item("mend", &problem.mend)?;
+    if let (From::Object, Some(Place::Text { pointer, .. }), Some(file)) =
+        (from, problem.place.clone(), problem.file.as_mut())
+    {
+        problem.place = None;
+        if !pointer.is_empty() {
+            file.push_str(&format!(" ({pointer})"));
+        }
+    }
+    class.call((problem.to_string(),), Some(&fields))
+}
+
+/// The same problem in Python's words.
+fn in_python(problem: Problem) -> Problem {
+    let place = match problem.place {
+        Some(Place::Option(option)) if option.starts_with("--") => Some(Place::Option(name(&option))),
+        place => place,
+    };
+    let (cause, mend) = (words(&problem.cause), problem.mend.as_deref().map(words));
+    Problem { place, cause, mend, ..problem }
+}
+
+/// `--seq-len` is `seq_len`.
+fn name(option: &str) -> String {
+    option.trim_start_matches('-').replace('-', "_")
+}
+
+/// A sentence in which what stands in backticks is Python's.
+fn words(sentence: &str) -> String {
+    let mut text = String::with_capacity(sentence.len());
+    for (at, part) in sentence.split('`').enumerate() {
+        let literal = (at % 2 == 1).then(|| literal(part)).flatten();
+        if at > 0 {
+            text.push('`');
+        }
+        text.push_str(literal.as_deref().unwrap_or(part));
+    }
+    text
+}
+
+/// What the command line calls so, in Python; nothing for what is called the same.
+fn literal(text: &str) -> Option<String> {
+    if let Some(what) = text.strip_prefix("peakledger list ") {
+        return Some(format!("peakledger.list_{what}()"));
+    }
+    if let Some(verb) = text.strip_prefix("peakledger ").and_then(|text| text.strip_suffix(" --help")) {
+        return Some(format!("help(peakledger.{verb})"));
+    }
+    if let Some(verb) = text.strip_prefix("peakledger ").filter(|verb| !verb.contains(' ')) {
+        return Some(format!("peakledger.{verb}"));
+    }
+    let option = text.strip_prefix("--")?;
+    Some(match option.split_once([' ', '=']) {
+        None => name(option),
+        Some((option, value)) => format!("{}=\"{}\"", name(option), value.trim_matches('"')),
+    })
+}

@@ -1,0 +1,89 @@
+"""One ledger for training memory: where the peak is, who forms it, and what would change it.
+
+>>> import peakledger
+>>> planned = peakledger.plan("llama-3.2-1b", precision="bf16", gpu="rtx-4090")
+>>> planned.peak["phase"], planned.fits
+('backward', True)
+
+Sizes are ints of bytes; where a name ends in ``_mb``, a float in units of 2**20 bytes. What is wrong with an input is a
+:class:`PeakledgerError`, with the place, the cause and the mend.
+
+Importing this package imports neither torch nor numpy. What needs torch (``trace``, ``record``, the callbacks) is loaded
+when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._answers import Answer
+from ._errors import PeakledgerError
+from ._ledger import Comparison, Ledger
+from ._native import __version__
+from ._plan import Fit, Plan, fit, list_families, list_gpus, list_models, plan
+from ._read import Reading, Replay, read, replay
+from ._seed import (
+    PHASES,
+    VALID_CATEGORIES,
+    compare_peak_candidates,
+    find_peak_overlap,
+    summarize_phase_memory,
+    validate_state_lifecycle,
+)
+from ._words import PlanOptions, ReadOptions, ReplayOptions, StepOptions
+
+if TYPE_CHECKING:
+    from .callbacks import PeakLedgerCallback as PeakLedgerCallback
+    from .recording import record as record
+    from .tracing import trace as trace
+
+__all__ = [
+    "PHASES",
+    "VALID_CATEGORIES",
+    "Answer",
+    "Comparison",
+    "Fit",
+    "Ledger",
+    "PeakledgerError",
+    "Plan",
+    "PlanOptions",
+    "ReadOptions",
+    "Reading",
+    "Replay",
+    "ReplayOptions",
+    "StepOptions",
+    "__version__",
+    "compare_peak_candidates",
+    "find_peak_overlap",
+    "fit",
+    "list_families",
+    "list_gpus",
+    "list_models",
+    "plan",
+    "read",
+    "replay",
+    "summarize_phase_memory",
+    "validate_state_lifecycle",
+]
+
+# What needs torch: the name, and the module that has it. A module must not have the name of a function here, since
+# importing it would put the module in the function's place.
+_LAZY: dict[str, str] = {
+    "trace": "tracing",
+    "record": "recording",
+    "PeakLedgerCallback": "callbacks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,165 @@
+"""Options of Python as words of the command line, which has the one table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from ._errors import option_error
+
+Dtype = Literal["fp32", "bf16", "fp16"]
+
+
+class StepOptions(TypedDict, total=False):
+    """How a step is run: the command line's options with underscores; ``peakledger plan --help`` explains each.
+
+    Sizes are counts: sequences, tokens, micro-batches. What is left out has the command line's default.
+    """
+
+    micro_batch_size: int
+    """Sequences in a micro-batch (1); also ``batch``."""
+    batch: int
+    seq_len: int
+    """Tokens in a sequence (2048, or the model's limit if smaller); also ``seq``."""
+    seq: int
+    gradient_accumulation_steps: int
+    """Micro-batches in a step (1)."""
+    precision: Literal["fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed"]
+    """Types of weights and compute (``bf16-mixed``)."""
+    weights_dtype: Dtype
+    optimizer: Literal["adamw", "adamw-8bit", "sgd", "adafactor", "lion", "muon"]
+    """The optimizer (``adamw``)."""
+    optimizer_impl: Literal["foreach", "fused", "forloop"]
+    momentum: float
+    attention: Literal["sdpa", "eager"]
+    attention_mask: Literal["none", "padded"]
+    expand_kv: bool
+    experts: Literal["grouped_mm", "eager"]
+    expert_imbalance: float
+    """The load of the busiest expert over the mean (1)."""
+    recompute: str
+    """``none``, ``full``, ``every:N`` or ``selective`` (``none``)."""
+    gradient_checkpointing: bool
+    """The same as ``recompute="full"``."""
+    offload: str | Sequence[str]
+    """``activations``, ``optimizer``, ``parameters``, or several of them."""
+    offload_prefetch: int
+    grad_dtype: Dtype
+    master_weights: Dtype
+    freeze: str | Sequence[str]
+    """Names of modules, of a list of layers some with a range: ``["model.embed_tokens", "model.layers.0-15"]``."""
+    lora: str | Mapping[str, Any]
+    """``"r=16,targets=q_proj+v_proj"`` or ``{"r": 16, "targets": ["q_proj", "v_proj"]}``."""
+    quantize: Literal["nf4", "nf4-double", "int8"]
+    prepare_for_kbit: bool
+    clip_grad_norm: bool
+    loss_in_model: bool
+    fused_loss: bool
+    hold_outputs: bool | Literal["no", "backward", "step"]
+    gpu: str
+    """A card of ``list_gpus()``, or an amount such as ``80GiB``."""
+    alloc_conf: str | Mapping[str, Any]
+    """Settings of the caching allocator, as ``PYTORCH_CUDA_ALLOC_CONF`` has them or as a dict."""
+    candidate: str | Sequence[str] | Mapping[str, str | Mapping[str, Any]]
+    """Other ways to run it: ``{"recompute": {"recompute": "full"}}``, or as the command line has them."""
+
+
+class PlanOptions(StepOptions, total=False):
+    """Options of :func:`peakledger.plan`."""
+
+    candidates: Literal["common"]
+    """Compare with the usual changes too."""
+    step: Literal["first", "steady", "both"]
+    """The steps to show (``both``)."""
+
+
+class ReadOptions(TypedDict, total=False):
+    """Options of :func:`peakledger.read`."""
+
+    device: int
+    """This device alone."""
+    at: int
+    """The live set just after this event, not at the peak; -1 is before the first."""
+    events: str
+    """Look for peaks among these events alone: ``1000..2000``."""
+    salvage: bool
+    """Answer from the sound part of a damaged file."""
+    phase: Mapping[str, str] | Sequence[str]
+    """Ranges of the program that are phases of the ledger: ``{"my pass": "backward"}``."""
+    oom_message: bool
+    """The file is a text with an out-of-memory message in it."""
+
+
+class ReplayOptions(TypedDict, total=False):
+    """Options of :func:`peakledger.replay`."""
+
+    alloc_conf: str | Mapping[str, Any]
+    """The settings to try, as ``PYTORCH_CUDA_ALLOC_CONF`` has them or as a dict; several usual ones if left out."""
+    gpu: str
+    """The card to run on."""
+    device: int
+    """The device of the snapshot (that with the most reserved bytes)."""
+
+
+# What the command line does with an answer is done to the object that Python gets.
+ELSEWHERE = {
+    "format": "the answer has `to_json()`, `to_dict()`, `to_dataframe()` and `str()`",
+    "output": "write `answer.to_json()` to a file",
+    "force": "it belongs to `save(path, force=True)`",
+    "save": "call `save(path)` on the plan",
+    "explain": "call `explain(state)` on the plan",
+    "exit_code": "look at the plan's `fits`",
+    "ascii": "it belongs to the command line's tables",
+    "all": "the answer has all entries of every list",
+    "top": "the answer has all entries of every list",
+    "help": "`help(peakledger.plan)` and `peakledger plan --help` say more",
+    "version": "it is `peakledger.__version__`",
+}
+
+# What joins several values of one option.
+_JOINED_BY = {"offload": ",", "freeze": "+", "targets": "+"}
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """The options as words: ``seq_len=4096`` is ``--seq-len=4096``; None is left out, and so is False."""
+    words: list[str] = []
+    for name, value in options.items():
+        if name in ELSEWHERE:
+            raise option_error(name, "it is an option of the command line alone", ELSEWHERE[name])
+        if name == "candidate":
+            words += [f"--candidate={text}" for text in _candidates(value)]
+        elif name == "phase" and isinstance(value, Mapping):
+            words += [f"--phase={one}={phase}" for one, phase in value.items()]
+        elif name == "phase" and not isinstance(value, str):
+            words += [f"--phase={one}" for one in value or []]
+        else:
+            words += _words(name, value)
+    return words
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if value is None or value is False:
+        return []
+    option = "--" + name.replace("_", "-")
+    return [option] if value is True else [f"{option}={_text(name, value)}"]
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, Mapping):
+        equals = ":" if name == "alloc_conf" else "="
+        return ",".join(f"{key}{equals}{_text(key, one)}" for key, one in value.items())
+    if isinstance(value, Sequence) and name in _JOINED_BY:
+        return _JOINED_BY[name].join(str(one) for one in value)
+    raise option_error(name, f"a value of type {type(value).__name__} is none of its values", "pass a number or a str")
+
+
+def _candidates(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [f"{name}: {one if isinstance(one, str) else ' '.join(words_of(one))}" for name, one in value.items()]
+    return [str(one) for one in value]
