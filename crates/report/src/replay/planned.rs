@@ -178,6 +178,10 @@ mod tests {
         assert!(device_peak <= reservation.allocated);
         assert!(reservation.allocated <= reservation.reserved().get());
         assert_eq!(reservation.reserved().get() % (2 * MIB), 0);
+        let most = reservation.over_time.iter().map(|(.., bytes)| *bytes).max();
+        assert_eq!(most, Some(reservation.reserved().get()));
+        let moments = |step| plan.ledger(step).unwrap().timeline().moments();
+        assert!(reservation.over_time.iter().all(|(step, moment, _)| moment.index() < moments(*step)));
         let first = Reservation::of(&plan, Settings::default(), None, Some(Step::First)).unwrap();
         assert!(first.reserved() <= reservation.reserved());
     }
