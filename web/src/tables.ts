@@ -110,7 +110,13 @@ export function candidates(page: Page, words: Words, name: (series: Series) => s
   const titles = [words.name, peak, "", fits, words.saves_title, words.phase, ops ? words.at : null];
   const head = titles
     .filter((title) => title !== null)
-    .map((title) => h("th", { scope: "col", class: figures.includes(title!) ? "figure" : null }, title!));
+    .map((title) =>
+      h(
+        "th",
+        { scope: "col", class: title === "" ? "bars" : figures.includes(title!) ? "figure" : null },
+        title!,
+      ),
+    );
   return h(
     "div",
     { class: "wide" },
@@ -194,8 +200,8 @@ export function states(series: Series, words: Words, show: (state: number) => vo
     input: () => fill(search.value.toLowerCase()),
   });
   fill("");
-  const titles = [words.name, words.size, "", words.category, words.from_to].map((t) =>
-    h("th", { scope: "col" }, t),
+  const titles = [words.name, words.size, "", words.category, words.from_to].map((title) =>
+    h("th", { scope: "col", class: title === "" ? "bars" : null }, title),
   );
   return h(
     "div",
