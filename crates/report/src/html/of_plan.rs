@@ -3,7 +3,7 @@
 use super::document::{Contributor, Exact, Measure, Page, Role, Series, Verdict};
 use super::series::{Room, series, that_fit};
 use super::states::short;
-use crate::plan::{grouped, id};
+use crate::plan::{grouped, id, ledger_of};
 use crate::{PlanReport, Reservation};
 use peakledger_plan::{Plan, PlannedPhase, Step};
 use std::io;
@@ -93,7 +93,7 @@ fn reserved(reservation: &Reservation, step: Step) -> Vec<(u32, Exact)> {
 
 /// A step of a plan, with the contributors as people think of them.
 fn planned(name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::Result<Series> {
-    let ledger = plan.op_ledger(step).map_err(|error| io::Error::other(error.to_string()))?;
+    let ledger = ledger_of(plan, step)?;
     let of_step = plan.step(step);
     let ops: Vec<String> = of_step.phases.iter().map(PlannedPhase::place).collect();
     let mut series = series(name, role, &ledger, ops.iter().map(|op| Some(op.as_str())), room);
