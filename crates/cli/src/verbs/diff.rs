@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {

@@ -50,6 +50,8 @@ impl Verb {
             Verb::Fit(args) => &mut args.output,
             Verb::Replay(args) => &mut args.output,
             Verb::Read(args) => &mut args.output,
+            Verb::Reconcile(args) => &mut args.output,
+            Verb::Diff(args) => &mut args.output,
             Verb::Report(args) => &mut args.output,
             Verb::Serve(_) => return None,
             Verb::List(args) => &mut args.output,

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
