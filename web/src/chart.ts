@@ -87,6 +87,7 @@ class Painter {
     this.stack();
     if (!this.scene.plain) this.borders();
     if (this.scene.stay) this.residency(this.scene.stay);
+    this.reserved();
     this.outline();
     if (this.scene.plain) return;
     this.names();
@@ -263,6 +264,21 @@ class Painter {
     }
     to.closePath();
     to.stroke();
+  }
+
+  /** What is reserved over what is allocated, as a dotted line. */
+  private reserved(): void {
+    const { drawn, axis, view, palette, plain } = this.scene;
+    if (drawn.series.reserved.length === 0) return;
+    const count = this.columns.length;
+    const place = (i: number) => axis.moment(view[0] + ((view[1] - view[0]) * i) / count);
+    this.to.strokeStyle = palette.ink;
+    this.to.globalAlpha = plain ? 0.5 : 0.75;
+    this.to.lineWidth = 1;
+    this.to.setLineDash([2, 2]);
+    this.rim((i) => drawn.reserved(Math.floor(place(i)), place(i + 1)));
+    this.to.setLineDash([]);
+    this.to.globalAlpha = 1;
   }
 
   /** The total of another series as a line. */

@@ -35,6 +35,8 @@ export interface Series {
   phases_left_out: number;
   peak: Peak;
   levels: Level[];
+  /** What the caching allocator reserves from a moment on, at each change, where that is known. */
+  reserved: [moment: number, bytes: Exact][];
   states: States;
   contributors: Contributor[];
   contributors_left_out: [count: number, bytes: Exact];

@@ -19,7 +19,7 @@ export class Inspector {
   of(drawn: Drawn): void {
     this.drawn = drawn;
     const rows = Math.min(MOST, drawn.series.contributors.length + drawn.series.contributors_left_out[0]);
-    this.element.style.minHeight = `${110 + 32 * rows}px`; // so that nothing below it jumps
+    this.element.style.setProperty("--rows", String(rows));
   }
 
   /** Shows a moment, and of the states one. */

@@ -55,7 +55,7 @@ export class Multiples {
   }
 
   paint(): void {
-    const most = Math.max(...this.all.map((drawn) => drawn.peak), 1);
+    const most = Math.max(...this.all.map((drawn) => Math.max(drawn.peak, drawn.mostReserved)), 1);
     const colors = palette();
     this.all.forEach((drawn, i) => {
       const axis = Axis.under(drawn.series, this.all[0]!.series);

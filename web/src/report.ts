@@ -75,7 +75,7 @@ export class Report {
     const choose = (index: number) => {
       chosen = page.series[index]!;
       timeline.select(index);
-      twin.replaceChildren(tables.phases(chosen, words));
+      twin.replaceChildren(tables.phases(drawn[index]!, words));
       fill();
     };
     choose(0);

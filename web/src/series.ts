@@ -107,12 +107,14 @@ export interface Stay {
 export class Drawn {
   readonly bands: Bands[];
   readonly peak: number;
+  readonly mostReserved: number;
   /** By category, in the order in which they are stacked: what lasts longest lies lowest. */
   readonly stays: Stay[][];
 
   constructor(readonly series: Series) {
     this.bands = series.levels.map(bands);
     this.peak = Number(series.peak.bytes);
+    this.mostReserved = this.reserved(-1, Number.POSITIVE_INFINITY);
     const { states } = series;
     this.stays = STACK.map(() => []);
     for (const [state, device, first, last] of states.stays) {
@@ -161,6 +163,20 @@ export class Drawn {
     if (first < 0) return this.column(0, 1).moment;
     if (first >= this.series.moments) return this.series.moments - 1;
     return this.column(first, first + level.per).moment;
+  }
+
+  /** The most that is reserved from `from` to before `to`; nothing where that is not known. */
+  reserved(from: number, to: number): number {
+    const changes = this.series.reserved;
+    let at = 0;
+    for (let hi = changes.length; at < hi; ) {
+      const mid = (at + hi) >> 1;
+      if (changes[mid]![0] <= from) at = mid + 1;
+      else hi = mid;
+    }
+    let most = Number(changes[at - 1]?.[1] ?? 0);
+    for (; at < changes.length && changes[at]![0] < to; at++) most = Math.max(most, Number(changes[at]![1]));
+    return most;
   }
 
   phaseAt(moment: number): Phase | undefined {

@@ -3,13 +3,15 @@
 import { CATEGORIES, type Page, type Series } from "./document.ts";
 import { bar, download, h, named, swatch } from "./dom.ts";
 import { exact, grouped, size } from "./format.ts";
-import { intervals } from "./series.ts";
+import { type Drawn, intervals } from "./series.ts";
 import type { Words } from "./words.ts";
 
 const figure = (bytes: number | string) => h("td", { class: "figure", title: exact(bytes) }, size(bytes));
 
 /** The phases of a series by category: the timeline's twin. */
-export function phases(series: Series, words: Words): HTMLElement {
+export function phases(drawn: Drawn, words: Words): HTMLElement {
+  const { series } = drawn;
+  const reserved = series.reserved.length > 0;
   const held = CATEGORIES.map((_, i) => i).filter((i) =>
     series.phases.some((p) => Number(p.by_category[i]) > 0),
   );
@@ -22,6 +24,7 @@ export function phases(series: Series, words: Words): HTMLElement {
     held.map((i) => h("th", { scope: "col", class: "figure" }, swatch(i), " ", words.categories[i]!)),
     h("th", { scope: "col", class: "figure" }, words.at_end),
     device ? h("th", { scope: "col", class: "figure" }, words.device) : "",
+    reserved ? h("th", { scope: "col", class: "figure" }, words.reserved) : "",
     host ? h("th", { scope: "col", class: "figure" }, words.host) : "",
     h("th", { scope: "col" }, words.at),
   ].flat();
@@ -37,6 +40,7 @@ export function phases(series: Series, words: Words): HTMLElement {
       held.map((i) => figure(phase.by_category[i]!)),
       figure(phase.end),
       device ? figure(phase.device ?? 0) : "",
+      reserved ? figure(drawn.reserved(phase.first, phase.last + 1)) : "",
       host ? figure(phase.cpu) : "",
       h("td", { class: "op" }, phase.op ?? ""),
     );
@@ -106,7 +110,13 @@ export function candidates(page: Page, words: Words, name: (series: Series) => s
   const titles = [words.name, peak, "", fits, words.saves_title, words.phase, ops ? words.at : null];
   const head = titles
     .filter((title) => title !== null)
-    .map((title) => h("th", { scope: "col", class: figures.includes(title!) ? "figure" : null }, title!));
+    .map((title) =>
+      h(
+        "th",
+        { scope: "col", class: title === "" ? "bars" : figures.includes(title!) ? "figure" : null },
+        title!,
+      ),
+    );
   return h(
     "div",
     { class: "wide" },
@@ -190,8 +200,8 @@ export function states(series: Series, words: Words, show: (state: number) => vo
     input: () => fill(search.value.toLowerCase()),
   });
   fill("");
-  const titles = [words.name, words.size, "", words.category, words.from_to].map((t) =>
-    h("th", { scope: "col" }, t),
+  const titles = [words.name, words.size, "", words.category, words.from_to].map((title) =>
+    h("th", { scope: "col", class: title === "" ? "bars" : null }, title),
   );
   return h(
     "div",

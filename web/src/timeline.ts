@@ -105,6 +105,7 @@ export class Timeline {
     this.inspector.of(this.shown);
     this.note.textContent = [
       this.words.paler,
+      this.series.reserved.length > 0 ? this.words.reserved_line : "",
       this.outlined() ? this.words.outline(this.all[0]!.series.name) : "",
     ]
       .filter((text) => text)
@@ -213,7 +214,12 @@ export class Timeline {
   /** Bytes at the top: the largest total, and the card's memory where that is near. */
   private height(): number {
     const { verdict } = this.page;
-    const largest = Math.max(this.shown.peak, this.outlined() ? this.all[0]!.peak : 0, 1);
+    const largest = Math.max(
+      this.shown.peak,
+      this.shown.mostReserved,
+      this.outlined() ? this.all[0]!.peak : 0,
+      1,
+    );
     const capacity = verdict ? Number(verdict.capacity) : 0;
     return Math.max(largest, capacity < largest * 1.6 ? capacity : 0) * 1.03;
   }

@@ -40,6 +40,11 @@ function drawn(): Drawn {
     phases: [phase("load", 0, 0), phase("forward", 1, 9)],
     phases_left_out: 0,
     peak: { moment: 4, bytes: 8 },
+    reserved: [
+      [0, 6],
+      [4, 10],
+      [7, 8],
+    ],
     levels: [
       level({ per: 5, count: 2, at: [4, 0], min: [5, 0], by_category: [[5, 0], [], [], [], [3, 0], [], []] }),
       level({ first: 3, count: 4, by_category: [[5, 0, 0, 0], [], [], [], [0, 3, 0, 0], [], []] }),
@@ -64,6 +69,16 @@ test("a column is the largest moment in it, as fine as it is known", () => {
   assert.deepEqual([it.column(3, 4).total, it.column(3, 4).moments], [5, 1], "in the window, to the moment");
   assert.deepEqual([it.column(0, 1).total, it.column(0, 1).moments], [8, 5], "outside, its bucket");
   assert.equal(it.column(9.5, 99).moment, 5, "past the end, the last");
+});
+
+test("what is reserved at a moment is what it was at the last change", () => {
+  const it = drawn();
+  const most = (from: number, to: number) => it.reserved(from, to);
+  assert.deepEqual(
+    [most(0, 1), most(3, 4), most(3, 5), most(6, 7), most(5, 99), most(8, 9)],
+    [6, 6, 10, 10, 10, 8],
+  );
+  assert.equal(it.mostReserved, 10);
 });
 
 test("every height of a column is a state", () => {

@@ -60,6 +60,12 @@ impl Output {
         }
     }
 
+    /// With the timeline drawn, if that is asked for.
+    pub(crate) fn plotting(mut self, plot: bool) -> Output {
+        self.look.plot = plot;
+        self
+    }
+
     /// Writes the report there.
     pub(crate) fn write(&self, report: &dyn Report) -> Result<(), Problem> {
         if let Some(listener) = &self.listener {

@@ -235,7 +235,7 @@ impl StepPlan {
 impl Step {
     /// The moment of this step that a moment of the tape is. The tape is the first step's; later ones do not do what is done
     /// once.
-    fn within(self, tape: &Tape, moment: Moment) -> Moment {
+    pub(crate) fn within(self, tape: &Tape, moment: Moment) -> Moment {
         if self == Step::First {
             return moment;
         }

@@ -9,6 +9,8 @@ use peakledger_core::{Device, Moment};
 pub struct Traffic {
     /// In which of the step's phases, by its place in [`crate::StepPlan::phases`].
     pub phase: usize,
+    /// At which moment of the step's timeline.
+    pub moment: Moment,
     /// Which storage, by a number that is the same in every step.
     pub storage: u32,
     /// The bytes that it asks for, rounded up to 512 (which changes no block that the allocator makes of it); nothing where
@@ -56,24 +58,25 @@ impl Plan {
             while let Some((next, _)) = phases.next_if(|(_, first)| *first <= moment) {
                 phase = next;
             }
+            let of_step = step.within(tape, moment);
+            let at = |storage, allocates| Traffic { phase, moment: of_step, storage, allocates };
             let bytes = |storage: u32| tape.stored.get(storage as usize).map_or(0, |stored| stored.bytes);
             for storage in births.at(moment) {
-                traffic.push(Traffic { phase, storage: *storage, allocates: Some(bytes(*storage)) });
+                traffic.push(at(*storage, Some(bytes(*storage))));
                 if Some(*storage) == last_of_a_batch {
-                    traffic.extend(self.batches_left_out(phase));
+                    traffic.extend(self.batches_left_out().map(|(storage, bytes)| at(storage, Some(bytes))));
                 }
             }
-            let dead = deaths.at(moment).iter();
-            traffic.extend(dead.map(|storage| Traffic { phase, storage: *storage, allocates: None }));
+            traffic.extend(deaths.at(moment).iter().map(|storage| at(*storage, None)));
         }
         traffic
     }
 
     /// The batches of micro-batches that are not run, under numbers that no storage has.
-    fn batches_left_out(&self, phase: usize) -> impl Iterator<Item = Traffic> {
+    fn batches_left_out(&self) -> impl Iterator<Item = (u32, u64)> {
         let batches = (0..self.left_out).flat_map(|_| self.batch_bytes());
         let numbers = u32::try_from(self.tape.stored.len()).unwrap_or(u32::MAX)..u32::MAX;
-        numbers.zip(batches).map(move |(storage, bytes)| Traffic { phase, storage, allocates: Some(bytes) })
+        numbers.zip(batches)
     }
 }
 

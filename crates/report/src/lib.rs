@@ -20,6 +20,7 @@ mod look;
 mod markdown;
 mod oom;
 mod plan;
+mod plot;
 mod read;
 mod reconcile;
 mod replay;

@@ -20,13 +20,23 @@ pub struct Look {
     pub known_width: bool,
     /// Whether only ASCII is written.
     pub ascii: bool,
+    /// Whether the timeline is drawn.
+    pub plot: bool,
     /// How many entries of a long list are shown; nothing for all of them.
     pub top: Option<usize>,
 }
 
 impl Default for Look {
     fn default() -> Self {
-        Look { width: 80, color: false, terminal: false, known_width: false, ascii: false, top: Some(10) }
+        Look {
+            width: 80,
+            color: false,
+            terminal: false,
+            known_width: false,
+            ascii: false,
+            plot: false,
+            top: Some(10),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::figures::{and_more, count, percent, share};
 use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, Report, csv_table, markdown, write_json};
+use crate::{Look, Report, csv_table, markdown, plot, write_json};
 use anstyle::Style;
 use peakledger_core::document::LedgerFile;
 use peakledger_core::{ByCategory, Bytes, Category, Contributor, Ledger, Moment, PhaseTotal, Slot};
@@ -78,6 +78,10 @@ impl Report for ShowReport<'_> {
         phases.write(out, look)?;
         if let Some(more) = more {
             prose(out, look, look.faint(), &more)?;
+        }
+        if look.plot {
+            writeln!(out)?;
+            plot::write(self.ledger(), out, look)?;
         }
         let Some(peak) = self.peak().filter(|peak| peak.sums.total > Bytes::ZERO) else { return Ok(()) };
         writeln!(out)?;

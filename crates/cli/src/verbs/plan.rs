@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Save the step's ledger for `show` and `compare`; the steady step unless --step first
     #[arg(long, value_name = "FILE", value_parser = target())]
     save: Option<Target>,
+    /// Draw the timeline in the table
+    #[arg(long, help_heading = "Output")]
+    plot: bool,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
@@ -183,7 +186,8 @@ fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
 
 /// The files to be written, neither of which is the config that was read nor the other one.
 fn targets<'a>(args: &'a Args, config: Option<&Input>) -> Result<(Output, Option<&'a Path>), Problem> {
-    let output = args.output.request_with_pictures(config.as_slice())?.listing(&args.list);
+    let output =
+        args.output.request_with_pictures(config.as_slice())?.listing(&args.list).plotting(args.plot);
     let saved = output::saved(args.save.as_ref(), &output, config.as_slice())?;
     Ok((output, saved))
 }

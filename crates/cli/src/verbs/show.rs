@@ -12,6 +12,9 @@ pub(crate) struct Args {
     /// The ledger file; `-` reads standard input
     #[arg(value_parser = input())]
     ledger: Input,
+    /// Draw the timeline in the table
+    #[arg(long, help_heading = "Output")]
+    plot: bool,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
@@ -19,7 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
-    let output = args.output.request_with_pictures(&[&args.ledger])?.listing(&args.list);
+    let output = args.output.request_with_pictures(&[&args.ledger])?.listing(&args.list).plotting(args.plot);
     let ledger = open_ledger(&args.ledger)?;
     output.write(&ShowReport { name: &ledger.name, file: &ledger.file })?;
     Ok(Answer::Given)

@@ -12,6 +12,7 @@ mod fit;
 mod hostile;
 mod list;
 mod plan;
+mod plot;
 mod read;
 mod read_hostile;
 mod readme;

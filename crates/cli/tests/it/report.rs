@@ -93,6 +93,12 @@ fn the_page_of_a_plan_is_at_op_level_as_the_answer_is() {
     }
     let largest = totals(&subject["levels"][0]).into_iter().max();
     assert_eq!(largest, answer["peak"]["bytes"].as_u64(), "the picture's top is the peak");
+    let reserved = |series: &Value| {
+        let changes = series["reserved"].as_array().unwrap();
+        assert!(changes.windows(2).all(|pair| pair[0][0].as_u64() <= pair[1][0].as_u64()), "in order");
+        changes.iter().map(|change| change[1].as_u64().unwrap()).max()
+    };
+    assert_eq!(reserved(subject).max(reserved(other)), answer["reserved_bytes"].as_u64());
     let who = |list: &Value| list.as_array().unwrap().iter().map(|c| c["name"].clone()).collect::<Vec<_>>();
     assert_eq!(who(&subject["contributors"]), who(&answer["peak"]["contributors"]));
     assert_eq!(recompute["saving"], answer["candidates"]["recompute"]["memory_saving_bytes"]);

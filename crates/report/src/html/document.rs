@@ -73,6 +73,8 @@ pub struct Series {
     pub peak: Peak,
     /// The picture: the whole timeline first, then finer and finer windows around the peak.
     pub levels: Vec<Level>,
+    /// What the caching allocator reserves from a moment on, at each change, where that is known.
+    pub reserved: Vec<(u32, Exact)>,
     /// The states that can be told apart.
     pub states: States,
     /// Who forms the peak, largest first.

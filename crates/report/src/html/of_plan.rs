@@ -3,8 +3,8 @@
 use super::document::{Contributor, Exact, Measure, Page, Role, Series, Verdict};
 use super::series::{Room, series, that_fit};
 use super::states::short;
-use crate::PlanReport;
-use crate::plan::{grouped, id};
+use crate::plan::{grouped, id, ledger_of};
+use crate::{PlanReport, Reservation};
 use peakledger_plan::{Plan, PlannedPhase, Step};
 use std::io;
 
@@ -18,15 +18,16 @@ impl PlanReport<'_> {
     /// Where the names of a plan make no ledger, which would be a fault of the planner.
     pub(crate) fn html_page(&self) -> io::Result<Page> {
         let subject = self.plan.peak_in(self.step).step.step;
-        let mut all = vec![planned(subject.as_str(), Role::Subject, self.plan, subject, Room::SUBJECT)?];
+        let mut all =
+            vec![self.planned(subject.as_str(), Role::Subject, self.plan, subject, Room::SUBJECT)?];
         let other = if subject == Step::First { Step::Steady } else { Step::First };
         let room = Room::shared(self.candidates.len() + 1);
         if self.step.is_none() {
-            all.push(planned(other.as_str(), Role::Step, self.plan, other, room)?);
+            all.push(self.planned(other.as_str(), Role::Step, self.plan, other, room)?);
         }
         for ((name, plan), saving) in self.candidates.iter().zip(self.savings()) {
             let step = plan.peak_in(self.step).step.step;
-            let mut one = planned(name, Role::Candidate, plan, step, room)?;
+            let mut one = self.planned(name, Role::Candidate, plan, step, room)?;
             one.saving = Some(saving);
             one.verdict = self.verdict_json(plan);
             all.push(one);
@@ -52,6 +53,14 @@ impl PlanReport<'_> {
         })
     }
 
+    /// A step of a plan and what is reserved for it.
+    fn planned(&self, name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::Result<Series> {
+        let mut series = planned(name, role, plan, step, room)?;
+        series.reserved =
+            self.reservation_of(plan).map(|reservation| reserved(reservation, step)).unwrap_or_default();
+        Ok(series)
+    }
+
     fn verdict_json(&self, plan: &Plan) -> Option<Verdict> {
         let (card, verdict) = (self.card?, self.verdict_of(plan)?);
         Some(Verdict {
@@ -66,9 +75,25 @@ impl PlanReport<'_> {
     }
 }
 
+/// Changes of the reserved bytes that are drawn.
+const MOST_CHANGES: usize = 2048;
+
+/// The reserved bytes of a step from each moment on at which they change; of many changes, the most in each of a few.
+fn reserved(reservation: &Reservation, step: Step) -> Vec<(u32, Exact)> {
+    let changes = || reservation.over_time.iter();
+    let before = changes().take_while(|(of, ..)| *of != step).last().map(|(_, _, bytes)| (0, *bytes));
+    let within = changes().filter(|(of, ..)| *of == step).map(|(_, moment, bytes)| (moment.0, *bytes));
+    let all: Vec<(u32, u64)> = before.into_iter().chain(within).collect();
+    let most = |chunk: &[(u32, u64)]| {
+        let bytes = chunk.iter().map(|(_, bytes)| *bytes).max();
+        chunk.first().zip(bytes).map(|((moment, _), bytes)| (*moment, Exact(bytes)))
+    };
+    all.chunks(all.len().div_ceil(MOST_CHANGES).max(1)).filter_map(most).collect()
+}
+
 /// A step of a plan, with the contributors as people think of them.
 fn planned(name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::Result<Series> {
-    let ledger = plan.op_ledger(step).map_err(|error| io::Error::other(error.to_string()))?;
+    let ledger = ledger_of(plan, step)?;
     let of_step = plan.step(step);
     let ops: Vec<String> = of_step.phases.iter().map(PlannedPhase::place).collect();
     let mut series = series(name, role, &ledger, ops.iter().map(|op| Some(op.as_str())), room);

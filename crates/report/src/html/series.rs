@@ -75,6 +75,7 @@ pub(super) fn series<'a>(
             by_category,
             op,
         },
+        reserved: Vec::new(),
         levels: levels(ledger, room.buckets, room.picture),
         states: states(ledger, room.states, room.bytes),
         contributors_left_out: (all - contributors.len(), Exact(peak.bytes.get() - shown)),

@@ -10,9 +10,9 @@ use crate::figures::{and_more, percent};
 use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
+use crate::{Look, PlannedOom, Report, Reservation, csv_table, markdown, plot, verdict, write_json};
 use anstyle::Style;
-use peakledger_core::{Bytes, Category};
+use peakledger_core::{Bytes, Category, Ledger};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{At, Contributor, Plan, Step, StepPlan, Verdict};
 pub(crate) use rows::id;
@@ -152,6 +152,10 @@ impl Report for PlanReport<'_> {
         phases.write(out, look)?;
         if let Some(more) = more {
             text(out, look.faint(), &more)?;
+        }
+        if look.plot {
+            writeln!(out)?;
+            plot::write(&ledger_of(self.plan, peak.step.step)?, out, look)?;
         }
         writeln!(out)?;
         text(out, look.bold(), "at the peak")?;
@@ -384,6 +388,11 @@ pub(crate) fn assumptions(plan: &Plan, out: &mut dyn io::Write, look: &Look) -> 
         entry(out, look, look.faint(), &label, &look.text(&assumption.value))?;
     }
     Ok(())
+}
+
+/// The op-level ledger of a step, for pictures.
+pub(crate) fn ledger_of(plan: &Plan, step: Step) -> io::Result<Ledger> {
+    plan.op_ledger(step).map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// What is said of the contributors that are not listed.

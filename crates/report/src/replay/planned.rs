@@ -2,7 +2,7 @@
 
 use super::script::{Ask, Outcome, Script};
 use peakledger_allocator::{Card as Device, OutOfMemory, Request, Settings, Totals};
-use peakledger_core::Bytes;
+use peakledger_core::{Bytes, Moment};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Plan, PlannedPhase, Step, Verdict};
 
@@ -19,6 +19,8 @@ pub struct Reservation {
     pub retries: u64,
     /// The request that the card has no room for, and where it is made.
     pub oom: Option<PlannedOom>,
+    /// The reserved bytes from a moment of a step on, at each change; on a card that runs out, as on a larger one.
+    pub over_time: Vec<(Step, Moment, u64)>,
 }
 
 /// A planned step runs out of memory.
@@ -43,27 +45,32 @@ impl Reservation {
     ) -> Option<Reservation> {
         let steps: &[Step] =
             if step == Some(Step::First) { &[Step::First] } else { &[Step::First, Step::Steady] };
-        let script = Script::of_plan(plan, steps);
+        let (script, places) = Script::of_plan(plan, steps);
         let limited = match card {
             None => Device::unlimited(),
             Some(card) => Device::of(card.total.get(), Verdict::outside(Some(card)).get()),
         };
         let (outcome, _) = script.run(settings, limited)?;
-        let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, None)) };
-        let (step, phase) = placed(at);
+        let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, &places, None)) };
+        let (step, phase, _) = *places.get(at as usize)?;
         let unlimited = Settings { memory_fraction: 1.0, ..settings };
         let (outcome, _) = script.run(unlimited, Device::unlimited())?;
-        let reservation = Reservation::from(&outcome, Some(PlannedOom { step, phase, oom }));
+        let reservation = Reservation::from(&outcome, &places, Some(PlannedOom { step, phase, oom }));
         Some(Reservation { settings, ..reservation })
     }
 
-    fn from(outcome: &Outcome, oom: Option<PlannedOom>) -> Reservation {
+    fn from(outcome: &Outcome, places: &[Place], oom: Option<PlannedOom>) -> Reservation {
+        let over_time = outcome.reserved.iter().filter_map(|point| {
+            let (step, _, moment) = *places.get(point.at? as usize)?;
+            Some((step, moment, point.totals.reserved))
+        });
         Reservation {
             settings: outcome.settings,
             peak: outcome.peak.totals,
             allocated: outcome.allocated_peak.totals.allocated,
             retries: outcome.retries,
             oom,
+            over_time: over_time.collect(),
         }
     }
 
@@ -118,14 +125,15 @@ impl PlannedOom {
 }
 
 impl Script {
-    /// What a plan asks in these steps, each ask with its step and phase ([`placed`]).
-    fn of_plan(plan: &Plan, steps: &[Step]) -> Script {
-        let mut script = Script::default();
+    /// What a plan asks in these steps, each ask with its number, and the place of each.
+    fn of_plan(plan: &Plan, steps: &[Step]) -> (Script, Vec<Place>) {
+        let (mut script, mut places) = (Script::default(), Vec::new());
         let mut numbers: Vec<Option<u32>> = Vec::new();
         let mut next = 0;
         for step in steps {
             for traffic in plan.traffic(*step) {
-                let at = place(*step, traffic.phase);
+                let at = u32::try_from(places.len()).unwrap_or(u32::MAX);
+                places.push((*step, traffic.phase, traffic.moment));
                 let storage = traffic.storage as usize;
                 if numbers.len() <= storage {
                     numbers.resize(storage + 1, None);
@@ -141,20 +149,12 @@ impl Script {
                 }
             }
         }
-        script
+        (script, places)
     }
 }
 
-/// A phase of a step as one number.
-fn place(step: Step, phase: usize) -> u32 {
-    let phase = u32::try_from(phase).unwrap_or(u32::MAX / 2);
-    phase.saturating_mul(2).saturating_add(u32::from(step == Step::Steady))
-}
-
-/// The step and the phase of a number.
-fn placed(at: u32) -> (Step, usize) {
-    (if at % 2 == 1 { Step::Steady } else { Step::First }, (at / 2) as usize)
-}
+/// Where something is asked: the step, the phase by its place in the step, and the moment.
+type Place = (Step, usize, Moment);
 
 #[cfg(test)]
 mod tests {
@@ -178,6 +178,10 @@ mod tests {
         assert!(device_peak <= reservation.allocated);
         assert!(reservation.allocated <= reservation.reserved().get());
         assert_eq!(reservation.reserved().get() % (2 * MIB), 0);
+        let most = reservation.over_time.iter().map(|(.., bytes)| *bytes).max();
+        assert_eq!(most, Some(reservation.reserved().get()));
+        let moments = |step| plan.ledger(step).unwrap().timeline().moments();
+        assert!(reservation.over_time.iter().all(|(step, moment, _)| moment.index() < moments(*step)));
         let first = Reservation::of(&plan, Settings::default(), None, Some(Step::First)).unwrap();
         assert!(first.reserved() <= reservation.reserved());
     }
