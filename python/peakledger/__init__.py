@@ -23,6 +23,7 @@ from ._ledger import Comparison, Ledger
 from ._native import __version__
 from ._plan import Fit, Plan, fit, list_families, list_gpus, list_models, plan
 from ._read import Reading, Replay, read, replay
+from ._reconcile import Diff, Reconciliation, diff, reconcile
 from ._seed import (
     PHASES,
     VALID_CATEGORIES,
@@ -31,7 +32,7 @@ from ._seed import (
     summarize_phase_memory,
     validate_state_lifecycle,
 )
-from ._words import PlanOptions, ReadOptions, ReplayOptions, StepOptions
+from ._words import PlanOptions, ReadOptions, ReconcileOptions, ReplayOptions, StepOptions
 
 if TYPE_CHECKING:
     from .callbacks import PeakLedgerCallback as PeakLedgerCallback
@@ -43,6 +44,7 @@ __all__ = [
     "VALID_CATEGORIES",
     "Answer",
     "Comparison",
+    "Diff",
     "Fit",
     "Ledger",
     "PeakledgerError",
@@ -50,11 +52,14 @@ __all__ = [
     "PlanOptions",
     "ReadOptions",
     "Reading",
+    "ReconcileOptions",
+    "Reconciliation",
     "Replay",
     "ReplayOptions",
     "StepOptions",
     "__version__",
     "compare_peak_candidates",
+    "diff",
     "find_peak_overlap",
     "fit",
     "list_families",
@@ -62,6 +67,7 @@ __all__ = [
     "list_models",
     "plan",
     "read",
+    "reconcile",
     "replay",
     "summarize_phase_memory",
     "validate_state_lifecycle",

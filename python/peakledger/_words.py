@@ -101,6 +101,17 @@ class ReplayOptions(TypedDict, total=False):
     """The device of the snapshot (that with the most reserved bytes)."""
 
 
+class ReconcileOptions(TypedDict, total=False):
+    """Options of :func:`peakledger.reconcile`."""
+
+    measured_step: int
+    """The step of the measurement, counted from 0; the last if left out."""
+    tolerance: str
+    """How far off a phase may be: ``1%``, ``24MiB``, or ``1%,24MiB`` for whichever is more."""
+    gpu: str
+    """The card, for what lies outside the allocator."""
+
+
 # What the command line does with an answer is done to the object that Python gets.
 ELSEWHERE = {
     "format": "the answer has `to_json()`, `to_dict()`, `to_dataframe()` and `str()`",

@@ -38,9 +38,9 @@ def command_line() -> Callable[..., str]:
     if not named:
         pytest.skip("SKIPPED: PEAKLEDGER_BINARY names no binary to compare with; ./test builds one")
 
-    def run(*words: str) -> str:
+    def run(*words: str, code: int = 0) -> str:
         ran = subprocess.run([named, *words], capture_output=True, check=False, stdin=subprocess.DEVNULL)
-        assert ran.returncode == 0, ran.stderr.decode()
+        assert ran.returncode == code, ran.stderr.decode()
         return ran.stdout.decode()
 
     return run

@@ -111,6 +111,23 @@ def test_a_replay_is_the_command_lines(command_line: Callable[..., str], tmp_pat
     assert pl.replay(planned).to_dict()
 
 
+def test_a_reconciliation_and_a_diff_are_the_command_lines(command_line: Callable[..., str], tmp_path: Path) -> None:
+    planned, other = pl.plan("gpt2"), pl.plan("gpt2", optimizer_impl="fused")
+    plan, measured = tmp_path / "plan.json", tmp_path / "measured.json"
+    planned.save(plan)
+    other.save(measured)
+    words = ["--plan", str(plan), "--measured", str(measured), "--tolerance", "1%", "--format", "json"]
+    held = pl.reconcile(plan, measured, tolerance="1%")
+    assert held.to_json() == command_line("reconcile", *words, code=1) and held.agrees is False
+    assert pl.reconcile(planned, planned, tolerance="0.01%").agrees is True
+    assert held.remainder[0]["name"] == "predicted" and len(held.phases) == 6
+    grown = pl.diff(plan, measured)
+    assert grown.to_json() == command_line("diff", str(plan), str(measured), "--format", "json")
+    assert grown.groups and not pl.diff(planned, plan).groups
+    with pytest.raises(pl.PeakledgerError, match="no ledger"):
+        pl.diff(plan, 3)  # type: ignore[arg-type]
+
+
 def test_a_snapshot_is_the_command_lines(command_line: Callable[..., str], shared: Path, tmp_path: Path) -> None:
     snapshots = sorted((shared / "data" / "snapshots").glob("*.pickle*"), key=lambda path: path.stat().st_size)
     assert snapshots

@@ -53,7 +53,13 @@ def test_importing_needs_neither_torch_nor_numpy() -> None:
 
 @pytest.mark.parametrize(
     ("verb", "options"),
-    [("plan", "PlanOptions"), ("fit", "StepOptions"), ("read", "ReadOptions"), ("replay", "ReplayOptions")],
+    [
+        ("plan", "PlanOptions"),
+        ("fit", "StepOptions"),
+        ("read", "ReadOptions"),
+        ("replay", "ReplayOptions"),
+        ("reconcile", "ReconcileOptions"),
+    ],
 )
 def test_options_are_those_of_the_command_line(verb: str, options: str, command_line: Callable[..., str]) -> None:
     """Every option has its type here, and the words that it may have."""

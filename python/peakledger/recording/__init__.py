@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
 
-from .._answers import Answer, Record
+from .._answers import Record
 from .._ledger import Ledger
-from .._native import ask
 from .._read import read
+from .._reconcile import Reconciliation, reconcile
 from .._steps import Step
 from .._tape import Tape
 from .card import CardRecorder
@@ -157,29 +156,18 @@ class Recording:
         """The peak of :meth:`ledger`."""
         return self.ledger().peak
 
-    def reconcile(self, plan: Any) -> Answer:
+    def reconcile(self, plan: Any, **options: Any) -> Reconciliation:
         """Sets a plan beside what was measured, phase by phase and category by category, and names the rest.
 
         Args:
             plan: A :class:`peakledger.Plan`, a trace of :func:`peakledger.trace`, or a :class:`peakledger.Ledger`.
+            options: Those of :func:`peakledger.reconcile`.
 
         Raises:
             PeakledgerError: They cannot be set side by side.
         """
-        with _folder() as folder:
-            planned, measured = folder / "plan.json", folder / "measured.json"
-            plan.save(planned)
-            if isinstance(self._recorder, CardRecorder):
-                measured = self.snapshot
-            else:
-                self.ledger(on="gpu").save(measured)
-            return Answer(*ask(["reconcile", f"--plan={planned}", f"--measured={measured}"]))
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="peakledger-") as folder:
-        yield Path(folder)
+        measured = self.snapshot if isinstance(self._recorder, CardRecorder) else self.ledger(on="gpu")
+        return reconcile(plan, measured, **options)
 
 
 def _moved(document: Record) -> Record:

@@ -36,21 +36,18 @@ def test_phases_are_told_without_a_word() -> None:
     assert [[(p.phase, p.micro_batch) for p in step.phases] for step in run.steps] == [expected, expected]
 
 
-def test_a_reconciliation_is_asked_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reconciliation_closes() -> None:
     model, run = train()
-    peaks: list[int] = []
-
-    def ask(words: list[str]) -> tuple[str, str]:
-        verb, *files = words
-        assert verb == "reconcile"
-        for option, file in zip(("--plan=", "--measured="), files, strict=True):
-            peaks.append(peakledger.Ledger(file.removeprefix(option)).peak["peak_bytes"])
-        return "{}", "closed"
-
-    monkeypatch.setattr(peakledger.recording, "ask", ask)
-    trace = peakledger.trace(model, ids(), loss=next_token)
-    assert str(run.reconcile(trace)) == "closed"
-    assert peaks == [trace.ledger().peak["peak_bytes"], run.ledger(on="gpu").peak["peak_bytes"]]
+    closed = run.reconcile(peakledger.trace(model, ids(), loss=next_token))
+    assert [rule["rule"] for rule in closed.to_dict()["rules"] if not rule["holds"]] == []
+    assert all(phase["measured_bytes"] for phase in closed.phases)
+    named = {part["name"]: part["bytes"] for part in closed.remainder}
+    assert named["predicted"] + named["unexplained"] == named["allocated"]
+    update = next(phase for phase in closed.phases if phase["phase"].startswith("update"))
+    rounding = 512 * sum(1 for _ in model.parameters())
+    for category in update["by_category"]:
+        if category["category"] in ("parameter", "gradient"):
+            assert abs(category["difference_bytes"]) <= rounding, category
 
 
 def test_what_is_trained_is_measured_to_the_byte() -> None:
