@@ -1,8 +1,8 @@
 //! The extension module under the Python package `peakledger`: names and documentation are in Python
 //! (`python/peakledger`), conversion and errors are here.
 //!
-//! [`seed`] has the seed's functions on plain dicts, [`ledger`] ledgers, and [`ask`] whatever else the command line
-//! answers. Work that may be long is done [`away`] from the interpreter.
+//! `seed` has the seed's functions on plain dicts, `ledger` ledgers, and `ask` whatever else the command line
+//! answers. Work that may be long is done `away` from the interpreter.
 
 mod ask;
 mod away;

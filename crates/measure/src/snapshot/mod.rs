@@ -1,6 +1,6 @@
 //! A memory snapshot of torch (2.0 … 2.15) in flat columns: events, stacks, segments, blocks.
 //!
-//! Dicts of the file become rows as soon as they are complete ([`fold`]), so that a file of a gigabyte never stands as a
+//! Dicts of the file become rows as soon as they are complete (`fold`), so that a file of a gigabyte never stands as a
 //! tree. Words, frames and stacks are kept once.
 
 mod assemble;
