@@ -120,6 +120,7 @@ ELSEWHERE = {
     "save": "call `save(path)` on the plan",
     "explain": "call `explain(state)` on the plan",
     "exit_code": "look at the plan's `fits`",
+    "plot": "it belongs to the command line's tables",
     "ascii": "it belongs to the command line's tables",
     "all": "the answer has all entries of every list",
     "top": "the answer has all entries of every list",

@@ -1,7 +1,7 @@
 //! The report of `diff`: what grew from one ledger or measurement to another, by who asked for it; and within the second,
 //! what grows from step to step, as a leak does.
 
-use crate::figures::{and_more, mib_of_difference, signed};
+use crate::figures::{and_more, mib_of_difference, plus, signed};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
@@ -100,11 +100,6 @@ impl Leak<'_> {
 /// The change from before to after.
 fn growth([before, after]: [u64; 2]) -> i128 {
     i128::from(after) - i128::from(before)
-}
-
-/// A change with its sign, also where it is more.
-pub(crate) fn plus(change: i128) -> String {
-    if change > 0 { format!("+{}", signed(change)) } else { signed(change) }
 }
 
 /// The last moment of a ledger.

@@ -24,6 +24,11 @@ pub(crate) fn signed(difference: i128) -> String {
     format!("{sign}{}", Bytes::new(u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
+/// A change with its sign, also where it is more.
+pub(crate) fn plus(change: i128) -> String {
+    if change > 0 { format!("+{}", signed(change)) } else { signed(change) }
+}
+
 /// A difference of sizes in MiB, for the `*_mb` fields.
 #[allow(clippy::cast_precision_loss)] // for people; the exact bytes are given with it
 pub(crate) fn mib_of_difference(difference: i128) -> f64 {

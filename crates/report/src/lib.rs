@@ -40,7 +40,7 @@ pub use look::Look;
 pub use oom::OomReport;
 pub use plan::PlanReport;
 pub use read::{At, ReadReport};
-pub use reconcile::{MeasuredFacts, ReconcileReport, Tolerance};
+pub use reconcile::{MeasuredFacts, ReconcileReport, Side, Tolerance};
 pub use replay::{Asked, PlannedOom, ReplayReport, Replays, Reservation};
 pub use show::ShowReport;
 pub use timeline::TimelineReport;

@@ -1,8 +1,7 @@
 //! The report of `reconcile`: a plan and a measurement side by side, by phase and category, and the rest by name. The plan
 //! never saw the measurement, so what they agree on is shown and not fitted.
 
-use crate::diff::plus;
-use crate::figures::percent;
+use crate::figures::{percent, plus, signed};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
@@ -12,11 +11,24 @@ use peakledger_core::{Bytes, Category, Ledger, Phase, Slot};
 use serde::Serialize;
 use std::io;
 
+/// A ledger, what the user calls it, and what its file says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Side<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The ledger.
+    pub ledger: &'a Ledger,
+    /// The note of the file.
+    pub note: Option<&'a str>,
+}
+
 /// What is known of a measurement beyond its ledger.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MeasuredFacts {
-    /// What the blocks at the peak have more than their requests rounded up to 512 bytes.
-    pub tails: Option<u64>,
+    /// Which step of how many the ledger is, where it is of one alone.
+    pub step: Option<(usize, usize)>,
+    /// The largest sum of blocks in use, and what these blocks have more than their requests rounded up.
+    pub tails: Option<(u64, u64)>,
     /// The most bytes that the caching allocator held.
     pub reserved: Option<u64>,
     /// What of the card neither the allocator held nor was free: the CUDA context, and other processes.
@@ -43,8 +55,8 @@ impl Tolerance {
 /// A plan and a measurement.
 #[derive(Clone, Debug)]
 pub struct ReconcileReport<'a> {
-    plan: (&'a str, &'a Ledger),
-    measured: (&'a str, &'a Ledger),
+    plan: Side<'a>,
+    measured: Side<'a>,
     facts: MeasuredFacts,
     tolerance: Option<Tolerance>,
     /// Steps in the measurement, and which of them is looked at.
@@ -72,15 +84,16 @@ struct Rule {
 impl<'a> ReconcileReport<'a> {
     /// Holds a plan against a step of a measurement: the last one, unless another is named.
     pub fn of(
-        plan: (&'a str, &'a Ledger),
-        measured: (&'a str, &'a Ledger),
+        plan: Side<'a>,
+        measured: Side<'a>,
         facts: MeasuredFacts,
         step: Option<usize>,
         tolerance: Option<Tolerance>,
     ) -> ReconcileReport<'a> {
-        let steps = steps(plan.1, measured.1);
-        let step = step.unwrap_or(steps.saturating_sub(1));
-        let rows = rows(plan.1, measured.1, step);
+        let inside = steps(plan.ledger, measured.ledger);
+        let at = step.unwrap_or(inside.saturating_sub(1));
+        let rows = rows(plan.ledger, measured.ledger, at);
+        let (step, steps) = facts.step.unwrap_or((at, inside));
         let mut report =
             ReconcileReport { plan, measured, facts, tolerance, steps, step, rows, rules: Vec::new() };
         report.rules = report.rules();
@@ -107,8 +120,7 @@ impl<'a> ReconcileReport<'a> {
         self.rows.iter().filter(|row| row.measured.is_some() || row.name != Phase::Load.to_string())
     }
 
-    /// The seed's rules of conformance: phases are there and in order, what is allocated is at least what tensors take, and
-    /// host memory is no part of it.
+    /// Rules of conformance: phases are there and in order, and what is allocated is at least what tensors take.
     fn rules(&self) -> Vec<Rule> {
         let missing: Vec<&str> =
             self.compared().filter(|row| row.measured.is_none()).map(|row| row.name.as_str()).collect();
@@ -118,7 +130,6 @@ impl<'a> ReconcileReport<'a> {
         let parameters = self.rows.iter().map(|row| row.predicted.by_category.get(Category::Parameter)).max();
         let smallest = self.rows.iter().filter_map(|row| row.measured).map(|total| total.total).min();
         let (parameters, smallest) = (parameters.unwrap_or_default(), smallest.unwrap_or_default());
-        let on_host = [self.plan.1, self.measured.1].map(Ledger::cpu_peak);
         vec![
             Rule {
                 holds: missing.is_empty(),
@@ -137,13 +148,6 @@ impl<'a> ReconcileReport<'a> {
                     "every phase holds the parameters: {smallest} or more, and they take {parameters}"
                 ),
             },
-            Rule {
-                holds: true,
-                rule: format!(
-                    "host memory is no part of it: {} predicted there, {} measured",
-                    on_host[0], on_host[1]
-                ),
-            },
         ]
     }
 
@@ -159,7 +163,9 @@ impl<'a> ReconcileReport<'a> {
         let part = |name, bytes: i128, total, why| Part { name, bytes, total, why };
         let of = |bytes: Bytes| i128::from(bytes.get());
         let mut parts = vec![part("predicted", of(row.predicted.total), true, "the plan, at device level")];
-        let tails = self.facts.tails.map(i128::from);
+        // they are known where most is in use, and nowhere else
+        let tails = self.facts.tails.filter(|(at, _)| *at == measured.total.get());
+        let tails = tails.map(|(_, tails)| i128::from(tails));
         if let Some(tails) = tails {
             parts.push(part(
                 "unsplit tails",
@@ -173,7 +179,12 @@ impl<'a> ReconcileReport<'a> {
         parts.push(part("allocated", of(measured.total), true, "measured in use"));
         if let Some(reserved) = self.facts.reserved.map(i128::from) {
             let free = reserved - of(measured.total);
-            parts.push(part("free in segments", free, false, "held by the caching allocator and not in use"));
+            parts.push(part(
+                "reserved beyond",
+                free,
+                false,
+                "what the caching allocator held where it held most",
+            ));
             parts.push(part("reserved", reserved, true, "measured, at its own peak"));
             if let Some(outside) = self.facts.outside.map(i128::from) {
                 parts.push(part(
@@ -204,6 +215,20 @@ impl<'a> ReconcileReport<'a> {
         }
     }
 
+    /// Host memory, which is kept apart, and how categories were told.
+    fn notes(&self) -> Vec<String> {
+        let [predicted, measured] = [self.plan, self.measured].map(|side| side.ledger.cpu_peak());
+        let host = [predicted, measured].iter().any(|bytes| *bytes > Bytes::ZERO);
+        let host = host
+            .then(|| format!("on the cpu, and no part of it: {predicted} predicted, {measured} measured"));
+        host.into_iter().chain(self.measured.note.map(str::to_owned)).collect()
+    }
+
+    fn judgement(&self) -> Option<&'static str> {
+        self.tolerance
+            .map(|_| if self.agrees() { "within the tolerance" } else { "not within the tolerance" })
+    }
+
     fn which(&self) -> String {
         match self.steps {
             0 | 1 => String::new(),
@@ -220,6 +245,13 @@ struct Part {
     /// Whether it is a sum of those before it.
     total: bool,
     why: &'static str,
+}
+
+impl Part {
+    /// A sum as it is, and what is added with its sign.
+    fn told(&self) -> String {
+        if self.total { signed(self.bytes) } else { plus(self.bytes) }
+    }
 }
 
 fn off_in_words(off: i128, measured: Bytes) -> String {
@@ -294,7 +326,7 @@ const WHOLE: &str = "all of it";
 impl Report for ReconcileReport<'_> {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         prose(out, look, look.bold(), &self.heading())?;
-        let names = [self.plan.0, self.measured.0].map(|name| look.name(name));
+        let names = [self.plan, self.measured].map(|side| look.name(side.name));
         let names = format!("{} against {}{}", names[0], names[1], self.which());
         prose(out, look, look.faint(), &names)?;
         writeln!(out)?;
@@ -340,11 +372,7 @@ impl Report for ReconcileReport<'_> {
                 Table::new(vec![Column::left(""), Column::right(""), Column::left("").cut().optional()]);
             for part in self.bridge() {
                 let style = if part.total { look.bold() } else { Style::new() };
-                let bytes = if part.total {
-                    plus(part.bytes).trim_start_matches('+').to_owned()
-                } else {
-                    plus(part.bytes)
-                };
+                let bytes = part.told();
                 table.row(vec![
                     Cell::styled(part.name, style),
                     Cell::styled(bytes, style),
@@ -358,11 +386,13 @@ impl Report for ReconcileReport<'_> {
             let label = if rule.holds { "holds: " } else { "broken: " };
             entry(out, look, look.verdict(rule.holds), label, &look.text(&rule.rule))?;
         }
-        if self.tolerance.is_some() {
-            let text = if self.agrees() { "within the tolerance" } else { "not within the tolerance" };
-            prose(out, look, look.verdict(self.agrees()), text)?;
+        for note in self.notes() {
+            entry(out, look, look.faint(), "note: ", &look.text(&note))?;
         }
-        Ok(())
+        match self.judgement() {
+            Some(text) => prose(out, look, look.verdict(self.agrees()), text),
+            None => Ok(()),
+        }
     }
 
     fn json(&self, out: &mut dyn io::Write) -> io::Result<()> {
@@ -394,7 +424,13 @@ impl Report for ReconcileReport<'_> {
     }
 
     fn markdown(&self, out: &mut dyn io::Write, _look: &Look) -> io::Result<()> {
-        writeln!(out, "**{}**\n", markdown::escaped(&self.heading()))?;
+        let [plan, measured] = [self.plan, self.measured].map(|side| markdown::escaped(side.name));
+        writeln!(
+            out,
+            "**{}**, {plan} against {measured}{}\n",
+            markdown::escaped(&self.heading()),
+            self.which()
+        )?;
         let row = |row: &Row<'_>| {
             let (measured, off) = row.told();
             vec![markdown::escaped(&row.name), row.predicted.total.to_string(), measured, off]
@@ -402,14 +438,29 @@ impl Report for ReconcileReport<'_> {
         let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
         let columns = [Text("phase"), Figures("predicted"), Figures("measured"), Figures("difference")];
         markdown::table(out, &columns, &rows)?;
+        if let Some((row, measured)) = self.peak() {
+            writeln!(out, "\nAt the peak, in {}:\n", markdown::escaped(&row.name))?;
+            let cells = |(category, [predicted, measured]): (Category, [Bytes; 2])| {
+                let cells = [predicted.to_string(), measured.to_string(), plus(measured.minus(predicted))];
+                std::iter::once(category.to_string()).chain(cells).collect()
+            };
+            let rows: Vec<Vec<String>> =
+                by_category(row.predicted, measured).into_iter().map(cells).collect();
+            let columns =
+                [Text("category"), Figures("predicted"), Figures("measured"), Figures("difference")];
+            markdown::table(out, &columns, &rows)?;
+        }
         writeln!(out)?;
-        let part = |part: Part| vec![part.name.to_owned(), plus(part.bytes), part.why.to_owned()];
+        let part = |part: Part| vec![part.name.to_owned(), part.told(), part.why.to_owned()];
         let rows: Vec<Vec<String>> = self.bridge().into_iter().map(part).collect();
         markdown::table(out, &[Text("part"), Figures("bytes"), Text("")], &rows)?;
         writeln!(out)?;
         for rule in &self.rules {
             let holds = if rule.holds { "Holds" } else { "Broken" };
             writeln!(out, "- {holds}: {}", markdown::escaped(&rule.rule))?;
+        }
+        for note in self.notes().into_iter().chain(self.judgement().map(str::to_owned)) {
+            writeln!(out, "\n{}", markdown::escaped(&note))?;
         }
         Ok(())
     }
@@ -443,6 +494,7 @@ struct ReconcileJson<'a> {
     phases: Vec<PhaseJson<'a>>,
     remainder: Vec<Part>,
     rules: &'a [Rule],
+    notes: Vec<String>,
     agrees: Option<bool>,
 }
 
@@ -490,13 +542,14 @@ impl<'a> ReconcileJson<'a> {
             }
         };
         ReconcileJson {
-            plan: report.plan.0,
-            measured: report.measured.0,
+            plan: report.plan.name,
+            measured: report.measured.name,
             steps: report.steps,
             step: report.step,
             phases: report.rows.iter().map(phase).collect(),
             remainder: report.bridge(),
             rules: &report.rules,
+            notes: report.notes(),
             agrees: report.tolerance.map(|_| report.agrees()),
         }
     }

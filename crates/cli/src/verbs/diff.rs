@@ -5,7 +5,6 @@ use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input};
 use peakledger_input::{Input, Problem};
 use peakledger_report::DiffReport;
-use std::mem::ManuallyDrop;
 
 /// Tell what grew from one measurement or ledger to another, by who asked for it, and what grows with every step
 #[derive(clap::Args)]
@@ -24,9 +23,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&[&args.before, &args.after])?.listing(&args.list);
-    // they live until the process ends, so their states need no freeing
-    let [(before, old), (after, new)] = [drawable::open(&args.before)?, drawable::open(&args.after)?]
-        .map(|(name, file)| (name, ManuallyDrop::new(file)));
+    let [(before, old), (after, new)] = [drawable::open(&args.before)?, drawable::open(&args.after)?];
     output.write(&DiffReport::of((&before, &old.ledger), (&after, &new.ledger)))?;
+    output.let_go((old, new));
     Ok(Answer::Given)
 }

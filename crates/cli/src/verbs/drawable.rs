@@ -62,7 +62,11 @@ pub(crate) fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<LedgerFile, Probl
 fn measured(mut file: Binary, kind: Kind) -> Result<LedgerFile, Problem> {
     let name = file.name().to_owned();
     if kind == Kind::Trace {
-        return traced::ledger_of(&name, &trace::read(&mut file, &trace::Options::default(), &mut |_| ())?);
+        return traced::ledger_of(
+            &name,
+            &trace::read(&mut file, &trace::Options::default(), &mut |_| ())?,
+            None,
+        );
     }
     let snapshot = snapshot::read(&mut file, Options { salvage: false }, &mut |_| ())?;
     let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;

@@ -1,17 +1,15 @@
 //! `peakledger reconcile`: a plan against a measurement.
 
-use super::drawable;
+use super::{drawable, read, traced};
 use crate::Answer;
 use crate::args::{OutputArgs, input};
 use peakledger_core::Bytes;
-use peakledger_core::block::Rounding;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
-use peakledger_measure::snapshot::{self, Options};
-use peakledger_measure::{DeviceMeasurement, Measurement, Scope};
+use peakledger_measure::snapshot::{self, Options, Snapshot};
+use peakledger_measure::{DeviceMeasurement, Live, Measurement, PhaseNames, Scope, trace};
 use peakledger_plan::catalogue::card;
-use peakledger_report::{MeasuredFacts, ReconcileReport, Tolerance};
-use std::mem::ManuallyDrop;
+use peakledger_report::{MeasuredFacts, ReconcileReport, Side, Tolerance};
 
 /// Hold a plan against what a run did hold: by phase and category, and the rest by name
 #[derive(clap::Args)]
@@ -22,7 +20,7 @@ pub(crate) struct Args {
     /// What was measured: a memory snapshot, a profiler's trace, or the ledger that `read --save` writes
     #[arg(long, value_name = "FILE", value_parser = input())]
     measured: Input,
-    /// The step of the measurement, counted from 0 [default: the last]
+    /// The step of the measurement, counted from 0 [default: the last; of a trace the last whole one]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = crate::usage::count::<u32>)]
     measured_step: Option<u32>,
     /// Exit with 1 where a phase is further off than this: 1%, or 24MiB, or 1%,24MiB for whichever is more
@@ -38,45 +36,83 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&[&args.plan, &args.measured])?;
     let total = args.gpu.as_deref().map(card).transpose()?.map(|card| card.total);
-    let (plan_name, plan) = peakledger_input::open_ledger(&args.plan)?;
-    let (name, measured) = drawable::open(&args.measured)?;
-    let facts = facts(&args.measured, total)?;
-    // they live until the process ends, so their states need no freeing
-    let [plan, measured] = [plan, measured].map(ManuallyDrop::<LedgerFile>::new);
     let step = args.measured_step.map(|step| step as usize);
-    let sides = ((&*plan_name, &plan.ledger), (&*name, &measured.ledger));
-    let report = ReconcileReport::of(sides.0, sides.1, facts, step, args.tolerance);
-    if step.is_some_and(|step| step >= report.steps()) {
-        let cause = format!("{name} has {} of such steps, counted from 0", report.steps());
-        return Err(Problem::in_option("--measured-step", cause).mend("name one of them"));
-    }
+    let (plan_name, plan) = peakledger_input::open_ledger(&args.plan)?;
+    let (name, measured, facts) = open(&args.measured, step, total)?;
+    let plan_side = Side { name: &plan_name, ledger: &plan.ledger, note: None };
+    let side = Side { name: &name, ledger: &measured.ledger, note: measured.note.as_deref() };
+    let inside = step.filter(|_| facts.step.is_none());
+    let report = ReconcileReport::of(plan_side, side, facts, inside, args.tolerance);
+    no_such_step(&name, step, report.steps())?;
     output.write(&report)?;
-    Ok(if args.tolerance.is_some() && !report.agrees() { Answer::No } else { Answer::Given })
+    let agrees = report.agrees();
+    output.let_go((plan, measured));
+    Ok(if args.tolerance.is_some() && !agrees { Answer::No } else { Answer::Given })
 }
 
-/// What a snapshot says beyond the ledger that is made of it.
-fn facts(input: &Input, total: Option<Bytes>) -> Result<MeasuredFacts, Problem> {
-    let Input::File(_) = input else { return Ok(MeasuredFacts::default()) };
-    let mut file = Binary::open(input, MEASURED_LIMIT)?;
-    if drawable::Kind::of(&file) != drawable::Kind::Snapshot {
-        return Ok(MeasuredFacts::default());
+fn no_such_step(name: &str, step: Option<usize>, steps: usize) -> Result<(), Problem> {
+    match step.filter(|step| *step >= steps) {
+        None => Ok(()),
+        Some(_) => {
+            let cause = format!("{name} has {steps} of such steps, counted from 0");
+            Err(Problem::in_option("--measured-step", cause).mend("name one of them"))
+        }
     }
-    let name = file.name().to_owned();
-    let snapshot = ManuallyDrop::new(snapshot::read(&mut file, Options { salvage: false }, &mut |_| ())?);
-    let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
-    Ok(measurement.largest().map(|device| of_device(device, total)).unwrap_or_default())
 }
 
-fn of_device(device: &DeviceMeasurement, total: Option<Bytes>) -> MeasuredFacts {
-    let rounding = Rounding::default();
-    let tail = |requested: u64, size: u64| size.saturating_sub(rounding.round(requested).unwrap_or(size));
-    let tails =
-        device.at_peak.iter().fold(0, |sum: u64, live| sum.saturating_add(tail(live.requested, live.size)));
+/// What was measured as a ledger, and what is known beyond that.
+fn open(
+    input: &Input,
+    step: Option<usize>,
+    total: Option<Bytes>,
+) -> Result<(String, LedgerFile, MeasuredFacts), Problem> {
+    if let Input::File(_) = input
+        && let Ok(mut file) = Binary::open(input, MEASURED_LIMIT)
+    {
+        let name = file.name().to_owned();
+        match drawable::Kind::of(&file) {
+            drawable::Kind::Snapshot => {
+                let snapshot = snapshot::read(&mut file, Options { salvage: false }, &mut |_| ())?;
+                let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
+                let ledger = read::ledger_of(&name, &snapshot, &measurement, &PhaseNames::default())?;
+                let facts = measurement.largest().map(|device| of_device(device, &snapshot, total));
+                return Ok((name, ledger, facts.unwrap_or_default()));
+            }
+            drawable::Kind::Trace => {
+                let trace = trace::read(&mut file, &trace::Options::default(), &mut |_| ())?;
+                let steps = trace.steps.len();
+                no_such_step(&name, step, steps)?;
+                let step = step.unwrap_or_else(|| trace.usual_step());
+                let ledger = traced::ledger_of(&name, &trace, Some(step))?;
+                return Ok((
+                    name,
+                    ledger,
+                    MeasuredFacts { step: Some((step, steps)), ..MeasuredFacts::default() },
+                ));
+            }
+            _ => {}
+        }
+    }
+    let (name, ledger) = peakledger_input::open_ledger(input)?;
+    Ok((name, ledger, MeasuredFacts::default()))
+}
+
+fn of_device(device: &DeviceMeasurement, snapshot: &Snapshot, total: Option<Bytes>) -> MeasuredFacts {
+    let rounding = snapshot.settings.rounding;
+    let tail = |live: &Live| live.size.saturating_sub(rounding.round(live.requested).unwrap_or(live.size));
+    let tails = device.at_peak.iter().map(tail).fold(0, u64::saturating_add);
+    // the blocks are those of the requested peak, which mostly is the allocated one
+    let at_one_event = device.requested.event == device.allocated.event;
     let outside = device.oom.iter().find_map(|oom| {
         let used = total?.get().checked_sub(oom.device_free?)?;
         used.checked_sub(oom.reserved)
     });
-    MeasuredFacts { tails: Some(tails), reserved: Some(device.reserved.peak), outside }
+    MeasuredFacts {
+        step: None,
+        tails: at_one_event.then_some((device.allocated.peak, tails)),
+        reserved: Some(device.reserved.peak),
+        outside,
+    }
 }
 
 /// `1%`, `24MiB`, or both.

@@ -31,7 +31,7 @@ pub(super) fn trace(
         choose(&mut trace, number, name)?;
     }
     if let Some(path) = saved {
-        output::save_ledger(path, output.force, &ledger_of(name, &trace)?)?;
+        output::save_ledger(path, output.force, &ledger_of(name, &trace, None)?)?;
     }
     output.write(&TraceReport { name, trace: &trace })?;
     Ok(if trace.cut.is_some() { Answer::Part } else { Answer::Given })
@@ -89,9 +89,10 @@ fn choose(trace: &mut Trace, number: u32, name: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The ledger of the step in which the device with the largest peak has it.
-pub(super) fn ledger_of(name: &str, trace: &Trace) -> Result<LedgerFile, Problem> {
-    let (device, step) = trace.largest();
+/// The ledger of a step, of the device with the largest peak; of the step in which that is, unless one is named.
+pub(super) fn ledger_of(name: &str, trace: &Trace, step: Option<usize>) -> Result<LedgerFile, Problem> {
+    let (device, largest) = trace.largest();
+    let step = step.unwrap_or(largest);
     let problem = |cause: String| Problem::in_file(name, cause);
     let (Some(ledger), Some(of)) = (trace.ledger(step, device), trace.devices.get(device)) else {
         return Err(problem("no step, so there is no ledger to save".to_owned()).mend("leave `--save` out"));

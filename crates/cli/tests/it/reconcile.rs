@@ -1,6 +1,8 @@
 //! `reconcile`: a plan against what was measured.
 
+use crate::own::step;
 use crate::support::Bench;
+use crate::writer::pickle;
 use insta::assert_snapshot;
 use serde_json::Value;
 
@@ -70,7 +72,6 @@ fn a_table() {
     holds: the phases are in the plan's order
     holds: every phase holds the parameters: 100.00 MiB or more, and they take
            100.00 MiB
-    holds: host memory is no part of it: 0 B predicted there, 0 B measured
     ");
 }
 
@@ -129,6 +130,27 @@ fn phases_that_nobody_named_are_asked_for() {
     assert!(out.contains("all of it") && out.contains("record_function"), "{out}");
     let ran = bench.run("reconcile --plan plan.json --measured recording.json --tolerance 100%");
     assert_eq!(ran.code, Some(1), "the phases are not there");
+}
+
+#[test]
+fn a_snapshot_says_more_than_a_ledger() {
+    let bench = bench().file("step.pickle", pickle(&step(), 4));
+    let report: Value = serde_json::from_str(
+        &bench.answer("reconcile --plan plan.json --measured step.pickle --format json"),
+    )
+    .unwrap();
+    let parts = report["remainder"].as_array().unwrap();
+    let names: Vec<&str> = parts.iter().map(|part| part["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"reserved") && names.contains(&"reserved beyond"), "{names:?}");
+    let bytes = |name: &str| {
+        parts.iter().find(|part| part["name"] == name).map_or(0, |part| part["bytes"].as_i64().unwrap())
+    };
+    assert_eq!(bytes("predicted") + bytes("unsplit tails") + bytes("unexplained"), bytes("allocated"));
+    assert_eq!(bytes("allocated") + bytes("reserved beyond"), bytes("reserved"));
+    let read: Value = serde_json::from_str(&bench.answer("read step.pickle --format json")).unwrap();
+    let device = &read["devices"][0];
+    assert_eq!(bytes("reserved"), device["peak_reserved_bytes"].as_i64().unwrap());
+    assert!(report["notes"][0].as_str().unwrap().contains("categories are"), "{}", report["notes"]);
 }
 
 #[test]
