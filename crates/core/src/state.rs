@@ -4,7 +4,7 @@ use crate::{Bytes, Moment};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which of the seven kinds of training memory a state is (design §1; the seed's `VALID_CATEGORIES`).
+/// Which of the seven kinds of training memory a state is (the seed's `VALID_CATEGORIES`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! The options of a plan: how the step is run. Names and defaults are those of the command line (design §5).
+//! The options of a plan: how the step is run. Names and defaults are those of the command line.
 
 use crate::config::Shape;
 use crate::torch::Dtype;

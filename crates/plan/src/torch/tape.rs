@@ -2,6 +2,7 @@
 //! here, and everything that is said about a plan is read off here.
 
 use super::{Costs, Dtype};
+use peakledger_core::block::BLOCK;
 use peakledger_core::{Category, Detail, Device, Moment, Phase};
 use std::ops::Range;
 
@@ -131,10 +132,7 @@ impl Stored {
     }
 }
 
-/// The block size that the CUDA caching allocator rounds to (`kMinBlockSize`, `c10/cuda/CUDACachingAllocator.h`).
-pub(crate) const BLOCK: u64 = 512;
-
-/// A request rounded up as the allocator does; sizes past 64 bits saturate and are refused later.
+/// A request rounded up as the allocator does, but for one of 0 bytes, which never reaches it; sizes past 64 bits saturate and are refused later.
 pub(crate) fn rounded(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
 }

@@ -1,4 +1,4 @@
-//! A plan as JSON (design §5): bytes are integers, fields are in a fixed order.
+//! A plan as JSON: bytes are integers, fields are in a fixed order.
 
 use super::PlanReport;
 use super::costs::{AddedJson, CostsJson, FiguresJson};
