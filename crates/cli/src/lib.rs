@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod http;
 mod output;
 mod progress;
 mod question;

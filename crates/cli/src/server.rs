@@ -4,6 +4,7 @@
 //! A planned step is asked for by the words of its command line, so the page shows what the command shows, and the words that
 //! it offers to copy are those that made it.
 
+use crate::http::{Admission, Head, Listener, Request, Response};
 use crate::output;
 use crate::usage::{self, Asker};
 use crate::verbs::drawable::{self, Kind};
@@ -16,9 +17,9 @@ use peakledger_report::html::{Page, write_document, write_served_page};
 use peakledger_report::{Report, ShowReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
-use tiny_http::{Header, Method, Request, Response};
+use std::sync::Arc;
 
 /// The largest file that the page may hand over; a larger one is drawn by the command line.
 const LARGEST_FILE: u64 = 1 << 30;
@@ -35,9 +36,8 @@ pub(crate) enum Shown {
 
 /// The server and what it was given.
 pub(crate) struct Server {
-    http: tiny_http::Server,
-    address: SocketAddr,
-    token: String,
+    http: Listener,
+    token: Arc<str>,
     shown: Option<Shown>,
     /// Configs that were dropped on the page, by name.
     configs: BTreeMap<String, Vec<u8>>,
@@ -51,67 +51,49 @@ const JSON: &str = "application/json";
 impl Server {
     /// Listens at an address of this machine.
     pub(crate) fn listen(address: SocketAddr, shown: Option<Shown>) -> Result<Server, Problem> {
-        let http = tiny_http::Server::http(address).map_err(|error| {
-            let problem = Problem::in_option("--port", format!("cannot listen at {address}: {error}"));
-            problem.mend("leave `--port` out: a free one is taken")
-        })?;
         let mut random = [0; 16];
         getrandom::fill(&mut random)
             .map_err(|error| Problem::anywhere(format!("no random numbers: {error}")))?;
-        let token = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let address = http.server_addr().to_ip().unwrap_or(address);
-        Ok(Server { http, address, token, shown, configs: BTreeMap::new() })
+        let token: Arc<str> = random.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+        let known = token.clone();
+        let http =
+            Listener::bind(address, move |head, own| admission(head, &known, own)).map_err(|error| {
+                let problem = Problem::in_option("--port", format!("cannot listen at {address}: {error}"));
+                problem.mend("leave `--port` out: a free one is taken")
+            })?;
+        Ok(Server { http, token, shown, configs: BTreeMap::new() })
     }
 
     /// Where a browser finds the page.
     pub(crate) fn url(&self) -> String {
-        format!("http://{}/{}/", self.address, self.token)
+        format!("http://{}/{}/", self.http.address, self.token)
     }
 
     /// Answers until the process ends.
     pub(crate) fn run(&mut self) {
-        while let Ok(mut request) = self.http.recv() {
-            let response = self.respond(&mut request);
-            let _gone = request.respond(response); // a browser that went away needs no answer
+        while let Some(request) = self.http.next() {
+            let response = self.respond(&request);
+            request.answer(&response);
         }
     }
 
-    fn respond(&mut self, request: &mut Request) -> Response<io::Cursor<Vec<u8>>> {
-        let url = request.url().to_owned();
-        let (path, query) = url.split_once('?').unwrap_or((&url, ""));
-        let asked = path.strip_prefix('/').and_then(|path| path.strip_prefix(self.token.as_str()));
-        let Some(asked) = asked.and_then(|path| path.strip_prefix('/')).filter(|_| self.is_own(request))
-        else {
-            return response(404, ("text/plain", b"not found\n".to_vec()));
-        };
-        let answer = match (request.method(), asked) {
-            (Method::Get, "") => self.page(),
-            (Method::Post, "plan") => self.planned(request).and_then(|planned| document(&planned.report())),
-            (Method::Post, "ledger") => self.planned(request).and_then(|planned| {
+    fn respond(&mut self, request: &Request) -> Response {
+        let (asked, query) = asked(&request.head, &self.token).unwrap_or_default();
+        let answer = match (request.head.method.as_str(), asked) {
+            ("GET", "") => self.page(),
+            ("POST", "plan") => self.planned(&request.body).and_then(|planned| document(&planned.report())),
+            ("POST", "ledger") => self.planned(&request.body).and_then(|planned| {
                 let mut out = Vec::new();
                 output::write_ledger(&planned.ledger()?, &mut out).map_err(|error| fault(&error))?;
                 Ok((JSON, out))
             }),
-            (Method::Post, "open") => self.open(request, query),
-            _ => return response(404, ("text/plain", b"not found\n".to_vec())),
+            ("POST", "open") => self.open(&request.body, query),
+            _ => return not_found(),
         };
         match answer {
-            Ok(body) => response(200, body),
-            Err(problem) => response(422, ("text/plain; charset=utf-8", problem.to_string().into_bytes())),
+            Ok((kind, body)) => Response { status: 200, kind, body },
+            Err(problem) => refused(&problem),
         }
-    }
-
-    /// Whether the browser means this server by its own name, and no page of another one asks.
-    fn is_own(&self, request: &Request) -> bool {
-        let header = |name: &'static str| {
-            let found = request.headers().iter().find(|header| header.field.equiv(name));
-            found.map(|header| header.value.as_str().to_owned())
-        };
-        let hosts = [self.address.to_string(), format!("localhost:{}", self.address.port())];
-        let host = header("Host").is_some_and(|host| hosts.contains(&host));
-        let origin = header("Origin")
-            .is_none_or(|origin| hosts.iter().any(|host| origin.strip_prefix("http://") == Some(host)));
-        host && origin
     }
 
     fn page(&self) -> Result<Body, Problem> {
@@ -137,8 +119,8 @@ impl Server {
     }
 
     /// Plans what the words of a command line ask.
-    fn planned(&self, request: &mut Request) -> Result<Planned, Problem> {
-        let asked = Source::from_bytes("the page's question", body(request, LARGEST_QUESTION)?)?;
+    fn planned(&self, question: &[u8]) -> Result<Planned, Problem> {
+        let asked = Source::from_bytes("the page's question", question.to_vec())?;
         let Asked { words } = peakledger_input::json::parse(&asked)?;
         let Words { plan: args } = Words::try_parse_from(words)
             .map_err(|error| usage::explained(&error, &Words::command(), Asker::Verb("plan")))?;
@@ -159,15 +141,15 @@ impl Server {
     }
 
     /// Draws a file that was dropped on the page, or keeps it if it is a config.
-    fn open(&mut self, request: &mut Request, query: &str) -> Result<Body, Problem> {
+    fn open(&mut self, bytes: &[u8], query: &str) -> Result<Body, Problem> {
         let name = decoded(query.strip_prefix("name=").unwrap_or_default());
-        let bytes = body(request, LARGEST_FILE)?;
-        if Kind::of(&Binary::from_bytes(&*name, &*bytes)?) == Kind::Config {
-            self.configs.insert(name.clone(), bytes);
+        let name = if name.is_empty() { "the file".to_owned() } else { name };
+        if Kind::of(&Binary::from_bytes(&*name, bytes)?) == Kind::Config {
+            self.configs.insert(name.clone(), bytes.to_vec());
             let out = serde_json::to_vec(&BTreeMap::from([("model", name)]));
             return Ok((JSON, out.map_err(|error| fault(&error.into()))?));
         }
-        let file = drawable::from_bytes(&name, bytes)?;
+        let file = drawable::from_bytes(&name, bytes.to_vec())?;
         document(&ShowReport { name: &name, file: &file })
     }
 }
@@ -205,14 +187,39 @@ fn document(report: &dyn Report) -> Result<Body, Problem> {
     Ok((JSON, out))
 }
 
-fn body(request: &mut Request, most: u64) -> Result<Vec<u8>, Problem> {
-    let mut bytes = Vec::new();
-    let read = request.as_reader().take(most + 1).read_to_end(&mut bytes).map_err(|error| fault(&error))?;
-    if u64::try_from(read).unwrap_or(u64::MAX) > most {
-        let problem = Problem::anywhere(format!("more than {} MiB are too much for the page", most >> 20));
-        return Err(problem.mend("draw it from the command line: `peakledger report FILE -o report.html`"));
-    }
-    Ok(bytes)
+/// What is asked below the token, and its query; nothing for who does not know the token.
+fn asked<'a>(head: &'a Head, token: &str) -> Option<(&'a str, &'a str)> {
+    let (path, query) = head.target.split_once('?').unwrap_or((&head.target, ""));
+    Some((path.strip_prefix('/')?.strip_prefix(token)?.strip_prefix('/')?, query))
+}
+
+/// Who is let in, and how much it may say.
+fn admission(head: &Head, token: &str, own: SocketAddr) -> Admission {
+    let Some((asked, _)) = asked(head, token).filter(|_| is_own(head, own)) else {
+        return Admission::Refused(not_found());
+    };
+    let most = if asked == "open" { LARGEST_FILE } else { LARGEST_QUESTION };
+    let problem = Problem::anywhere(format!("more than {} MiB are too much for the page", most >> 20));
+    let problem = problem.mend("draw it from the command line: `peakledger report FILE -o report.html`");
+    Admission::Body(most, refused(&problem))
+}
+
+/// Whether the browser means this server by its own name, and no page of another one asks.
+fn is_own(head: &Head, own: SocketAddr) -> bool {
+    let hosts = [own.to_string(), format!("localhost:{}", own.port())];
+    let host = head.header("host").is_some_and(|host| hosts.iter().any(|own| own == host));
+    let origin = head
+        .header("origin")
+        .is_none_or(|origin| hosts.iter().any(|host| origin.strip_prefix("http://") == Some(host)));
+    host && origin
+}
+
+fn not_found() -> Response {
+    Response { status: 404, kind: "text/plain", body: b"not found\n".to_vec() }
+}
+
+fn refused(problem: &Problem) -> Response {
+    Response { status: 422, kind: "text/plain; charset=utf-8", body: problem.to_string().into_bytes() }
 }
 
 fn fault(error: &io::Error) -> Problem {
@@ -234,21 +241,6 @@ fn decoded(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn response(status: u16, (kind, bytes): Body) -> Response<io::Cursor<Vec<u8>>> {
-    let headers = [
-        ("Content-Type", kind),
-        ("Cache-Control", "no-store"),
-        ("X-Content-Type-Options", "nosniff"),
-        ("X-Frame-Options", "DENY"),
-        ("Referrer-Policy", "no-referrer"),
-    ];
-    let mut response = Response::from_data(bytes).with_status_code(status);
-    for header in headers.iter().filter_map(|(name, value)| Header::from_bytes(*name, *value).ok()) {
-        response.add_header(header);
-    }
-    response
 }
 
 #[cfg(test)]

@@ -77,6 +77,41 @@ fn only_who_knows_the_path_and_means_this_machine_is_let_in() {
     assert_ne!(served.token, Served::new(&bench, "").token, "each has a path of its own");
 }
 
+/// What a header claims is never allocated, and who is silent keeps nobody waiting.
+#[test]
+fn nobody_stops_it() {
+    let served = Served::new(&Bench::new(), "");
+    let host = format!("Host: {}\r\n", served.host);
+    let page = format!("/{}/", served.token);
+    let say = |text: &str| {
+        let mut stream = TcpStream::connect(&served.host).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    let mut silent = vec![say(""), say("POST /bad HTTP/1.1\r\nContent-Length: 5000\r\n\r\nabc")];
+    silent.push(say(&format!("POST {page}plan HTTP/1.1\r\n{host}Content-Length: 5000\r\n\r\nabc")));
+    for (path, length) in [("/bad", "18446744073709551615"), ("/bad", "100000000000")] {
+        let mut stream = say(&format!("POST {path} HTTP/1.1\r\n{host}Content-Length: {length}\r\n\r\n"));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+    for (length, status) in [("100000000000", 422), ("-1", 400), ("99999999999999999999999", 400)] {
+        let mut stream = say(&format!("POST {page}plan HTTP/1.1\r\n{host}Content-Length: {length}\r\n\r\n"));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{length}: {answer}");
+    }
+    for nonsense in ["\r\n\r\n\r\n", "GET\r\n\r\n", &"x".repeat(100_000), "GET / HTTP/9.9\r\n\r\n"] {
+        let mut stream = TcpStream::connect(&served.host).unwrap();
+        let _closed = stream.write_all(nonsense.as_bytes());
+        let _closed = stream.shutdown(std::net::Shutdown::Write);
+        let _closed = stream.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(served.ask("GET", &page, &host, "").0, 200, "while others are silent");
+    drop(silent);
+}
+
 #[test]
 fn it_plans_what_the_command_line_plans() {
     let bench = Bench::new();
