@@ -173,6 +173,20 @@ impl StepArgs {
             let problem = Problem::in_option("--momentum", format!("{momentum} is no momentum"));
             return Err(problem.mend("use a number from 0 to 1"));
         }
+        let offload = self.offload.unwrap_or(default.offload);
+        if self.offload_prefetch.is_some() && !(offload.activations || offload.parameters) {
+            let problem =
+                Problem::in_option("--offload-prefetch", "nothing is copied ahead of the computation");
+            return Err(problem.mend("leave it out, or add `--offload activations`"));
+        }
+        let eager_experts = self.experts.is_some_and(Into::into);
+        if self.expert_imbalance.is_some() && !eager_experts {
+            let problem = Problem::in_option(
+                "--expert-imbalance",
+                "a grouped product is the same however rows are spread",
+            );
+            return Err(problem.mend("leave it out, or add `--experts eager`"));
+        }
         let recompute = match self.gradient_checkpointing {
             Some(true) => Recompute::Full,
             Some(false) => Recompute::None,
@@ -193,12 +207,12 @@ impl StepArgs {
             attention: self.attention.map_or(default.attention, Into::into),
             padded: self.attention_mask.map_or(default.padded, Into::into),
             expand_kv: self.expand_kv.unwrap_or(default.expand_kv),
-            experts: match self.experts.is_some_and(Into::into) {
+            experts: match eager_experts {
                 true => Experts::Eager { imbalance: self.expert_imbalance.unwrap_or(1.0) },
                 false => default.experts,
             },
             recompute,
-            offload: self.offload.unwrap_or(default.offload),
+            offload,
             offload_prefetch: self.offload_prefetch.unwrap_or(default.offload_prefetch),
             grad_dtype: self.grad_dtype.map(Into::into),
             master_weights: self.master_weights.map(Into::into),

@@ -254,7 +254,8 @@ pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, Problem> {
         let number = text.parse::<u64>().ok().filter(|number| *number <= MOST).map(N::try_from);
         return match number {
             Some(Ok(number)) => Ok(number),
-            _ => Err(wrong("is more than 2^32", "check the number")),
+            Some(Err(_)) => Err(wrong("is too large", "check the number")),
+            None => Err(wrong("is more than 2^32", "check the number")),
         };
     }
     Err(wrong("is not a whole number", "it is a whole number of 1 or more, in plain digits"))

@@ -89,8 +89,12 @@ impl Plan {
         let at_peak = self.standing_groups(at.step.step, Some(at.phase.moment));
         let in_step = self.standing_groups(at.step.step, None);
         let wanted = |groups: &[(GroupKey, Contributor)]| -> Vec<GroupKey> {
+            // a name that is said whole means that alone
+            let is = |c: &Contributor| asked.is(&c.name) || asked.is(c.category.as_str());
             let fits = |c: &Contributor| asked.fits(&c.name) || asked.fits(c.category.as_str());
-            groups.iter().filter(|(_, contributor)| fits(contributor)).map(|(key, _)| *key).collect()
+            let whole = groups.iter().any(|(_, contributor)| is(contributor));
+            let meant = groups.iter().filter(|(_, c)| if whole { is(c) } else { fits(c) });
+            meant.map(|(key, _)| *key).collect()
         };
         let is_of = |keys: &[GroupKey], stored: &Stored| keys.contains(&group_key(&outcome.tape, stored).0);
         // what forms the peak first, then what is named so at another time, then states by their own names
@@ -132,6 +136,11 @@ struct Pattern {
 impl Pattern {
     fn of(text: &str) -> Pattern {
         Pattern { text: text.trim().to_lowercase() }
+    }
+
+    /// Whether a name is this.
+    fn is(&self, name: &str) -> bool {
+        name.to_lowercase() == self.text
     }
 
     /// Whether a name is this, begins with it, or is of this pattern.
@@ -213,6 +222,9 @@ impl<'a> Study<'a> {
                 None => [Level::Op, Level::Untracked].map(|level| level_of(stored, level)),
             };
             let there = |(from, to): (Moment, Moment)| moment.is_none_or(|m| from <= m && m <= to);
+            if moment.is_some() && stored.device == Device::Cpu {
+                continue; // no part of the peak
+            }
             if !intervals.into_iter().flatten().any(there) {
                 continue;
             }

@@ -7,8 +7,9 @@ use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
 use peakledger_core::sweep::PhaseTotal;
-use peakledger_core::{Bytes, Category, Ledger, Phase, Slot};
+use peakledger_core::{Bytes, Category, Ledger, Phase};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io;
 
 /// A ledger, what the user calls it, and what its file says of itself.
@@ -90,9 +91,7 @@ impl<'a> ReconcileReport<'a> {
         step: Option<usize>,
         tolerance: Option<Tolerance>,
     ) -> ReconcileReport<'a> {
-        let inside = steps(plan.ledger, measured.ledger);
-        let at = step.unwrap_or(inside.saturating_sub(1));
-        let rows = rows(plan.ledger, measured.ledger, at);
+        let (rows, at, inside) = rows(plan.ledger, measured.ledger, step);
         let (step, steps) = facts.step.unwrap_or((at, inside));
         let mut report =
             ReconcileReport { plan, measured, facts, tolerance, steps, step, rows, rules: Vec::new() };
@@ -127,9 +126,9 @@ impl<'a> ReconcileReport<'a> {
         let order = self.rows.iter().filter_map(|row| row.measured).map(|total| total.moment);
         let moments: Vec<_> = order.collect();
         let in_order = moments.windows(2).all(|pair| matches!(pair, [a, b] if a <= b));
-        let parameters = self.rows.iter().map(|row| row.predicted.by_category.get(Category::Parameter)).max();
-        let smallest = self.rows.iter().filter_map(|row| row.measured).map(|total| total.total).min();
-        let (parameters, smallest) = (parameters.unwrap_or_default(), smallest.unwrap_or_default());
+        let parameters = |row: &&Row<'_>| row.predicted.by_category.get(Category::Parameter);
+        let too_small =
+            self.rows.iter().find(|row| row.measured.is_some_and(|total| total.total < parameters(row)));
         vec![
             Rule {
                 holds: missing.is_empty(),
@@ -143,10 +142,13 @@ impl<'a> ReconcileReport<'a> {
             },
             Rule { holds: in_order, rule: "the phases are in the plan's order".to_owned() },
             Rule {
-                holds: smallest >= parameters,
-                rule: format!(
-                    "every phase holds the parameters: {smallest} or more, and they take {parameters}"
-                ),
+                holds: too_small.is_none(),
+                rule: match too_small {
+                    None => "every phase holds at least the parameters that the plan has there".to_owned(),
+                    Some(row) => {
+                        format!("{} holds less than the parameters there, {}", row.name, parameters(&row))
+                    }
+                },
             },
         ]
     }
@@ -259,46 +261,51 @@ fn off_in_words(off: i128, measured: Bytes) -> String {
     format!("{} ({})", plus(off), percent(share, measured))
 }
 
-fn slots_of<'a>(ledger: &'a Ledger, phase: &Phase) -> Vec<(&'a Slot, &'a PhaseTotal)> {
-    ledger.phases().filter(|(slot, _)| slot.phase == *phase).collect()
+/// The sums of a ledger's phases, by phase and in order.
+type ByPhase<'a> = BTreeMap<String, Vec<&'a PhaseTotal>>;
+
+fn by_phase(ledger: &Ledger) -> ByPhase<'_> {
+    let mut phases: ByPhase<'_> = BTreeMap::new();
+    for (slot, total) in ledger.phases() {
+        phases.entry(slot.phase.to_string()).or_default().push(total);
+    }
+    phases
 }
 
 /// How often the measurement has what the plan has once.
-fn steps(plan: &Ledger, measured: &Ledger) -> usize {
+fn steps(plan: &ByPhase<'_>, measured: &ByPhase<'_>) -> usize {
     let times = |phase: &Phase| {
-        let (once, all) = (slots_of(plan, phase).len(), slots_of(measured, phase).len());
+        let [once, all] = [plan, measured].map(|phases| phases.get(&phase.to_string()).map_or(0, Vec::len));
         all.checked_div(once).filter(|times| *times > 0)
     };
     [Phase::Forward, Phase::Backward, Phase::Update].iter().filter_map(times).min().unwrap_or(1)
 }
 
 /// Each phase of the plan with the same of that step. Where the loss is not told apart it is part of forward.
-fn rows<'a>(plan: &'a Ledger, measured: &'a Ledger, step: usize) -> Vec<Row<'a>> {
-    let losses = slots_of(plan, &Phase::Loss);
-    let joined = slots_of(measured, &Phase::Loss).is_empty();
-    let mut seen: Vec<(&Phase, usize)> = Vec::new();
+fn rows<'a>(plan: &'a Ledger, measured: &'a Ledger, step: Option<usize>) -> (Vec<Row<'a>>, usize, usize) {
+    let (planned, found) = (by_phase(plan), by_phase(measured));
+    let steps = steps(&planned, &found);
+    let step = step.unwrap_or(steps.saturating_sub(1));
+    let loss = Phase::Loss.to_string();
+    let joined = !found.contains_key(&loss);
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut rows = Vec::new();
     for (slot, predicted) in plan.phases() {
-        let index = match seen.iter_mut().find(|(phase, _)| **phase == slot.phase) {
-            Some((_, times)) => {
-                *times += 1;
-                *times - 1
-            }
-            None => {
-                seen.push((&slot.phase, 1));
-                0
-            }
-        };
-        if joined && slot.phase == Phase::Loss {
+        let phase = slot.phase.to_string();
+        let times = seen.entry(phase.clone()).or_default();
+        let index = *times;
+        *times += 1;
+        if joined && phase == loss {
             continue;
         }
-        let in_a_step = slots_of(plan, &slot.phase).len();
-        let found = slots_of(measured, &slot.phase);
-        let at = step.saturating_mul(in_a_step).saturating_add(index);
-        let measured = found.get(at).map(|(_, total)| *total);
-        let loss = losses.get(index).filter(|_| joined && slot.phase == Phase::Forward);
-        rows.push(match loss {
-            Some((_, loss)) => {
+        let at = |phases: &ByPhase<'a>, phase: &str, at: usize| {
+            phases.get(phase).and_then(|all| all.get(at)).copied()
+        };
+        let in_a_step = planned.get(&phase).map_or(0, Vec::len);
+        let measured = at(&found, &phase, step.saturating_mul(in_a_step).saturating_add(index));
+        let with = at(&planned, &loss, index).filter(|_| joined && slot.phase == Phase::Forward);
+        rows.push(match with {
+            Some(loss) => {
                 let predicted = if loss.total > predicted.total { loss } else { predicted };
                 Row { name: format!("{} with the loss", slot.id()), predicted, measured }
             }
@@ -308,7 +315,7 @@ fn rows<'a>(plan: &'a Ledger, measured: &'a Ledger, step: usize) -> Vec<Row<'a>>
     if rows.iter().all(|row| row.measured.is_none()) {
         rows.extend(whole(plan, measured));
     }
-    rows
+    (rows, step, steps)
 }
 
 /// Both peaks, where the measurement does not tell phases apart.

@@ -70,8 +70,7 @@ fn a_table() {
 
     holds: every phase of the plan is measured
     holds: the phases are in the plan's order
-    holds: every phase holds the parameters: 100.00 MiB or more, and they take
-           100.00 MiB
+    holds: every phase holds at least the parameters that the plan has there
     ");
 }
 

@@ -15,6 +15,15 @@ impl Frozen {
         index.and_then(|index| index.parse().ok()).is_some_and(|index: u32| (first..=last).contains(&index))
     }
 
+    /// The last of the list of modules, where the range ends after that.
+    fn beyond(&self, names: &[String]) -> Option<u32> {
+        let (_, end) = self.range?;
+        let index = |name: &String| -> Option<u32> {
+            name.strip_prefix(&self.prefix)?.strip_prefix('.')?.split('.').next()?.parse().ok()
+        };
+        names.iter().filter_map(index).max().filter(|last| *last < end)
+    }
+
     /// As it is written: `model.layers.0-15`.
     pub fn written(&self) -> String {
         match self.range {
@@ -39,18 +48,22 @@ impl Builder {
             return Ok(());
         }
         let names = self.names();
+        let beyond = |part: &Frozen| Some((part.written(), part.prefix.clone(), part.beyond(&names)?));
+        if let Some((part, list, last)) = self.frozen.iter().find_map(beyond) {
+            let cause = format!("`{part}` goes beyond the last of `{list}`, which is {last}");
+            return Err(Problem::in_option("--freeze", cause).mend("end the range there"));
+        }
         if let Some(part) = self.frozen.iter().find(|part| !names.iter().any(|name| part.holds(name))) {
             let cause = format!("the model has no parameter in `{}`", part.written());
             let mut modules = BTreeSet::new();
             for name in &names {
                 modules.extend(name.match_indices('.').filter_map(|(end, _)| name.get(..end)));
             }
+            let short = modules.iter().copied().filter(|name| name.matches('.').count() < 2);
+            let has = format!("it has {}", short.collect::<Vec<_>>().join(", "));
             let mend = match near(&part.prefix, modules.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => {
-                    "name a module as the model has it, such as `model.embed_tokens` or `model.layers.0-15`"
-                        .to_owned()
-                }
+                Some(near) => format!("did you mean `{near}`? Otherwise {has}"),
+                None => has,
             };
             return Err(Problem::in_option("--freeze", cause).mend(mend));
         }
