@@ -536,3 +536,40 @@ fn g_paths() {
         assert!(String::from_utf8(piped.stdout).unwrap().contains("\"requested_bytes\": 6000"));
     }
 }
+
+/// 110: whatever a file is called, it is read, and its name acts on nothing. 111: what cannot be written leaves nothing.
+#[test]
+#[cfg(unix)]
+fn g_names_and_outputs() {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    let long = "n".repeat(240);
+    for name in [
+        &b"a\nb\"c'd.pickle"[..],
+        b"\xff\xfe.pickle",
+        b"\x1b[31mred.pickle",
+        "\u{202e}elkcip".as_bytes(),
+        long.as_bytes(),
+    ] {
+        let bench = Bench::new();
+        let name = OsString::from_vec(name.to_vec());
+        std::fs::write(bench.path("").join(&name), pickle(&step(), 4)).unwrap();
+        let ran = bench.command("read --format json").arg(&name).output().unwrap();
+        assert_eq!(ran.status.code(), Some(0), "{name:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        let table = bench.command("read").arg(&name).output().unwrap().stdout;
+        let table = String::from_utf8(table).unwrap();
+        assert!(table.contains("peak ") && !table.contains(['\u{1b}', '\u{202e}']), "{table}");
+    }
+    let bench = Bench::new().file("x.pickle", pickle(&step(), 4)).file("there.json", "kept");
+    assert!(bench.refusal("read x.pickle -o there.json").contains("exists"));
+    assert_eq!(bench.read("there.json"), "kept");
+    std::fs::create_dir(bench.path("folder")).unwrap();
+    assert!(bench.refusal("read x.pickle -o folder --force").contains("help: "));
+    if std::path::Path::new("/dev/full").exists() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ran = bench.command("read x.pickle").stdout(full).output().unwrap();
+        assert_eq!(ran.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&ran.stderr).contains("standard output: cannot be written"));
+    }
+    assert_eq!(bench.names(), ["folder", "there.json", "x.pickle"], "no half file");
+}
