@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use peakledger_input::Binary;
 use peakledger_measure::snapshot::{Options, read};
-use peakledger_measure::{MeasuredLedger, Measurement, PhaseNames, Scope};
+use peakledger_measure::{MeasuredLedger, Measurement, RangeNames, Scope};
 
 fuzz_target!(|bytes: &[u8]| {
     for salvage in [false, true] {
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
         let scope = Scope { salvage, ..Scope::default() };
         if let Ok(measurement) = Measurement::of("x.pickle", &snapshot, &scope) {
             for device in 0..u32::try_from(measurement.devices.len()).unwrap_or(0) {
-                let _ledger = MeasuredLedger::of(&snapshot, device, &PhaseNames::default());
+                let _ledger = MeasuredLedger::of(&snapshot, device, &RangeNames::default());
             }
         }
     }

@@ -7,7 +7,8 @@
 
 use crate::category::Categories;
 use crate::history::{History, TooLarge};
-use crate::phases::{PhaseNames, Span, spans};
+use crate::names::RangeNames;
+use crate::phases::{Span, spans};
 use crate::replay::{Change, Live, Replay};
 use crate::snapshot::Snapshot;
 use crate::user::{Owner, UserLines};
@@ -49,7 +50,7 @@ impl MeasuredLedger {
     ///
     /// # Errors
     /// A sum passes 64 bits.
-    pub fn of(snapshot: &Snapshot, device: u32, names: &PhaseNames) -> Result<MeasuredLedger, NoLedger> {
+    pub fn of(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Result<MeasuredLedger, NoLedger> {
         MeasuredLedger::within(snapshot, device, names, MOST_BLOCKS)
     }
 
@@ -60,7 +61,7 @@ impl MeasuredLedger {
     pub fn within(
         snapshot: &Snapshot,
         device: u32,
-        names: &PhaseNames,
+        names: &RangeNames,
         most: u64,
     ) -> Result<MeasuredLedger, NoLedger> {
         let history = History::of(snapshot, device)?;

@@ -3,42 +3,9 @@
 //! What lies in no range is `between`; but between forward and backward it is the loss, and before the first forward it is
 //! `load`. Where no range has the name of a phase, all events are one: `recording`.
 
+use crate::names::RangeNames;
 use crate::snapshot::Snapshot;
 use peakledger_core::Phase;
-
-/// Which names are which phases.
-#[derive(Clone, Debug, Default)]
-pub struct PhaseNames {
-    own: Vec<(String, Phase)>,
-}
-
-impl PhaseNames {
-    /// The names that are known, and this one.
-    #[must_use]
-    pub fn with(mut self, name: impl Into<String>, phase: Phase) -> PhaseNames {
-        self.own.push((name.into(), phase));
-        self
-    }
-
-    /// The phase that a range of this name is.
-    pub fn phase(&self, name: &str) -> Option<Phase> {
-        if let Some((_, phase)) = self.own.iter().find(|(own, _)| own == name) {
-            return Some(phase.clone());
-        }
-        let plain = name.trim_matches(['#', ' ']).to_lowercase();
-        // torch's own: `Optimizer.step#AdamW.step`, `Optimizer.zero_grad#AdamW.zero_grad`
-        match plain.split('#').next().unwrap_or_default() {
-            "forward" => Some(Phase::Forward),
-            "loss" => Some(Phase::Loss),
-            "backward" => Some(Phase::Backward),
-            "optimizer" | "optimizer.step" | "optimizer step" | "optimizer_step" | "update" => {
-                Some(Phase::Update)
-            }
-            "zero_grad" | "optimizer.zero_grad" => Some(Phase::ZeroGrad),
-            _ => None,
-        }
-    }
-}
 
 /// A stretch of events in one phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +22,7 @@ pub struct Span {
 const MOST_SPANS: usize = 10_000;
 
 /// The stretches of a device, in order: one or more, the first from event 0.
-pub fn spans(snapshot: &Snapshot, device: u32, names: &PhaseNames) -> Vec<Span> {
+pub fn spans(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Vec<Span> {
     let changes = changes(snapshot, device, names);
     if changes.is_empty() {
         return vec![Span { phase: Phase::named("recording"), number: None, first: 0 }];
@@ -86,7 +53,7 @@ fn between() -> Phase {
 }
 
 /// When another phase begins, or none.
-fn changes(snapshot: &Snapshot, device: u32, names: &PhaseNames) -> Vec<(u64, Option<Phase>)> {
+fn changes(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Vec<(u64, Option<Phase>)> {
     let mut marks: Vec<(u64, bool, Phase)> = Vec::new();
     for annotation in snapshot.annotations.iter().filter(|annotation| annotation.device == device) {
         if let Some(phase) = names.phase(&snapshot.texts.text(annotation.name)) {
@@ -146,27 +113,6 @@ fn number(spans: &mut [Span]) {
     for span in spans.iter_mut() {
         if seen.iter().any(|(phase, last)| *phase == span.phase && *last == 0) {
             span.number = None;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_people_and_torch_use() {
-        let names = PhaseNames::default().with("my pass", Phase::Backward);
-        for (name, phase) in [
-            ("forward", Some(Phase::Forward)),
-            ("## backward ##", Some(Phase::Backward)),
-            ("Optimizer.step#AdamW.step", Some(Phase::Update)),
-            ("Optimizer.zero_grad#SGD.zero_grad", Some(Phase::ZeroGrad)),
-            ("my pass", Some(Phase::Backward)),
-            ("ProfilerStep#3", None),
-            ("forward_hook", None),
-        ] {
-            assert_eq!(names.phase(name), phase, "{name}");
         }
     }
 }

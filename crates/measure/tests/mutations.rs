@@ -10,7 +10,7 @@ mod writer;
 use peakledger_core::Moment;
 use peakledger_input::Binary;
 use peakledger_measure::snapshot::{Options, Snapshot, read};
-use peakledger_measure::{MeasuredLedger, Measurement, PhaseNames, Scope, content};
+use peakledger_measure::{MeasuredLedger, Measurement, RangeNames, Scope, content};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 use writer::{Py, dict, pickle};
@@ -88,7 +88,7 @@ fn measure(snapshot: &Snapshot, salvage: bool) -> Option<u64> {
     let measurement = Measurement::of(NAME, snapshot, &scope).ok()?;
     let _said = measurement.notes(snapshot);
     for device in &measurement.devices {
-        if let Ok(measured) = MeasuredLedger::of(snapshot, device.history.device, &PhaseNames::default()) {
+        if let Ok(measured) = MeasuredLedger::of(snapshot, device.history.device, &RangeNames::default()) {
             assert_eq!(
                 measured.ledger.peak().bytes.get(),
                 device.allocated.peak,

@@ -4,7 +4,7 @@ use super::{read, traced};
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, Source};
 use peakledger_measure::snapshot::{self, Options};
-use peakledger_measure::{Content, Measurement, PhaseNames, Scope, content, trace};
+use peakledger_measure::{Content, Measurement, RangeNames, Scope, content, trace};
 
 /// What a file is, by how it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,5 +70,5 @@ fn measured(mut file: Binary, kind: Kind) -> Result<LedgerFile, Problem> {
     }
     let snapshot = snapshot::read(&mut file, Options { salvage: false }, &mut |_| ())?;
     let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
-    read::ledger_of(&name, &snapshot, &measurement, &PhaseNames::default())
+    read::ledger_of(&name, &snapshot, &measurement, &RangeNames::default())
 }

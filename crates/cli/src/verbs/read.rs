@@ -10,7 +10,7 @@ use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
 use peakledger_measure::snapshot::{self, Options, Snapshot};
 use peakledger_measure::{
-    Content, MeasuredLedger, Measurement, NoLedger, PhaseNames, Scope, UNTOLD, content, live_after,
+    Content, MeasuredLedger, Measurement, NoLedger, RangeNames, Scope, UNTOLD, content, live_after,
 };
 use peakledger_report::{At, ReadReport};
 use std::ops::Range;
@@ -36,8 +36,8 @@ pub(crate) struct Args {
     /// Answer from the sound part of a damaged file; the exit code is then 3
     #[arg(long)]
     pub(super) salvage: bool,
-    /// A range of the program that is a phase of the ledger: as in "my pass=backward"; may be repeated. Known are forward,
-    /// loss, backward, optimizer, zero_grad and torch's own optimizer ranges
+    /// A range of the program that is a phase of the ledger: as in "my pass=backward", with `*` for any text; may be
+    /// repeated. Known are names with forward, loss, backward, optimizer or zero_grad in them, and torch's own
     #[arg(long = "phase", value_name = "NAME=PHASE", value_parser = phase)]
     pub(super) phases: Vec<(String, Phase)>,
     /// Save the ledger of the device (of that with the largest peak) for `show` and `compare`
@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         let names = args
             .phases
             .into_iter()
-            .fold(PhaseNames::default(), |names, (name, phase)| names.with(name, phase));
+            .fold(RangeNames::default(), |names, (name, phase)| names.with(name, phase));
         output::save_ledger(path, output.force, &ledger_of(&name, &snapshot, &measurement, &names)?)?;
     }
     output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
@@ -109,7 +109,7 @@ pub(super) fn ledger_of(
     name: &str,
     snapshot: &Snapshot,
     measurement: &Measurement,
-    names: &PhaseNames,
+    names: &RangeNames,
 ) -> Result<LedgerFile, Problem> {
     let Some(device) = measurement.largest().map(|device| device.history.device) else {
         return Err(

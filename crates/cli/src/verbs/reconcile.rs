@@ -7,7 +7,7 @@ use peakledger_core::Bytes;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
 use peakledger_measure::snapshot::{self, Options, Snapshot};
-use peakledger_measure::{DeviceMeasurement, Live, Measurement, PhaseNames, Scope, trace};
+use peakledger_measure::{DeviceMeasurement, Live, Measurement, RangeNames, Scope, trace};
 use peakledger_plan::catalogue::card;
 use peakledger_report::{MeasuredFacts, ReconcileReport, Side, Tolerance};
 
@@ -74,7 +74,7 @@ fn open(
             drawable::Kind::Snapshot => {
                 let snapshot = snapshot::read(&mut file, Options { salvage: false }, &mut |_| ())?;
                 let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
-                let ledger = read::ledger_of(&name, &snapshot, &measurement, &PhaseNames::default())?;
+                let ledger = read::ledger_of(&name, &snapshot, &measurement, &RangeNames::default())?;
                 let facts = measurement.largest().map(|device| of_device(device, &snapshot, total));
                 return Ok((name, ledger, facts.unwrap_or_default()));
             }

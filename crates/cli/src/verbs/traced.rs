@@ -6,9 +6,10 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, Problem, Source};
+use peakledger_measure::RangeNames;
 use peakledger_measure::oom_message::{self, OOM_TEXT_LIMIT};
 use peakledger_measure::timeline;
-use peakledger_measure::trace::{self, Options, RangeNames, Trace};
+use peakledger_measure::trace::{self, Options, Trace};
 use peakledger_report::{OomReport, TimelineReport, TraceReport};
 use std::path::Path;
 

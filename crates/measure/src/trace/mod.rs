@@ -26,13 +26,12 @@ mod balance;
 mod device;
 mod ledger;
 mod loose;
-mod names;
 mod origin;
 mod phases;
 mod record;
 
+use crate::names::RangeNames;
 pub use device::{Contributor, DeviceKind, DeviceTrace, PhaseFigures, TraceDevice, TraceOom, TracePeak};
-pub use names::RangeNames;
 pub use record::Card;
 
 use crate::elements::Elements;

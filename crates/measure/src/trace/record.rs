@@ -1,9 +1,9 @@
 //! The events of a trace as columns: what memory was taken and given back, and the ranges that ran meanwhile.
 
 use super::loose::Loose;
-use super::names::RangeNames;
 use super::{DeviceKind, TraceDevice, TraceOom};
 use crate::elements::Elements;
+use crate::names::RangeNames;
 use peakledger_core::{Bytes, Phase};
 use peakledger_input::Problem;
 use serde::Deserialize;

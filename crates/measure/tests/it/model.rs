@@ -5,7 +5,7 @@ use crate::writer::{Py, dict, pickle};
 use peakledger_core::{Bytes, Phase};
 use peakledger_measure::snapshot::Snapshot;
 use peakledger_measure::{
-    DeviceMeasurement, Live, MeasuredLedger, PhaseNames, UserLines, by_owner, live_after, spans,
+    DeviceMeasurement, Live, MeasuredLedger, RangeNames, UserLines, by_owner, live_after, spans,
 };
 
 fn measure(snapshot: &Snapshot) -> DeviceMeasurement {
@@ -63,13 +63,13 @@ fn a_window_of_events_has_its_own_peak() {
 #[test]
 fn the_ledger_has_the_phases_and_the_peak() {
     let snapshot = open_value(&step()).unwrap();
-    let phases: Vec<(Phase, u32)> = spans(&snapshot, 0, &PhaseNames::default())
+    let phases: Vec<(Phase, u32)> = spans(&snapshot, 0, &RangeNames::default())
         .into_iter()
         .map(|span| (span.phase, span.first))
         .collect();
     assert_eq!(phases, [(Phase::Forward, 0), (Phase::Backward, 1)]);
     for most in [u64::MAX, 0] {
-        let measured = MeasuredLedger::within(&snapshot, 0, &PhaseNames::default(), most).unwrap();
+        let measured = MeasuredLedger::within(&snapshot, 0, &RangeNames::default(), most).unwrap();
         let ledger = &measured.ledger;
         assert_eq!((ledger.peak().bytes, &ledger.peak().slot.phase), (Bytes::new(6144), &Phase::Backward));
         let totals: Vec<u64> = ledger.phases().map(|(_, sums)| sums.total.get()).collect();

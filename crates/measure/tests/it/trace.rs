@@ -2,7 +2,8 @@
 
 use crate::made::{Made, read_text, read_with, step};
 use peakledger_core::Bytes;
-use peakledger_measure::trace::{Options, RangeNames, Trace, is_trace};
+use peakledger_measure::RangeNames;
+use peakledger_measure::trace::{Options, Trace, is_trace};
 use std::fmt::Write as _;
 
 fn salvage() -> Options {

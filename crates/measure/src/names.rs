@@ -1,4 +1,4 @@
-//! Which ranges of a trace are a phase: names with `*` in them, of which every phase has some to begin with.
+//! Which ranges of a recording are a phase: names with `*` in them, of which every phase has some to begin with.
 
 use peakledger_core::Phase;
 
@@ -44,7 +44,7 @@ impl RangeNames {
     }
 
     /// The phase that a range of that name is.
-    pub(super) fn phase(&self, name: &str) -> Option<Phase> {
+    pub(crate) fn phase(&self, name: &str) -> Option<Phase> {
         if let Some((_, phase)) = self.own.iter().find(|(own, _)| like(own.as_bytes(), name.as_bytes())) {
             return Some(phase.clone()).filter(|phase| phase.as_str() != "step");
         }
@@ -59,7 +59,7 @@ impl RangeNames {
     }
 
     /// Whether a range of that name is a whole step.
-    pub(super) fn is_step(&self, name: &str) -> bool {
+    pub(crate) fn is_step(&self, name: &str) -> bool {
         let own = self.own.iter().find(|(own, _)| like(own.as_bytes(), name.as_bytes()));
         own.map_or_else(|| fits(STEP, name), |(_, phase)| phase.as_str() == "step")
     }
