@@ -1,7 +1,7 @@
 //! The report of `diff`: what grew from one ledger or measurement to another, by who asked for it; and within the second,
 //! what grows from step to step, as a leak does.
 
-use crate::figures::{and_more, mib_of_difference, plus, signed};
+use crate::figures::{and_more, mib_of_difference, plus, signed, unnumbered};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
@@ -111,18 +111,10 @@ fn last(ledger: &Ledger) -> Moment {
 fn held(ledger: &Ledger, moment: Moment) -> BTreeMap<&str, u64> {
     let mut held = BTreeMap::new();
     for (_, state) in ledger.resident(Device::Gpu, moment) {
-        let sum: &mut u64 = held.entry(group(&state.name)).or_default();
+        let sum: &mut u64 = held.entry(unnumbered(&state.name)).or_default();
         *sum = sum.saturating_add(state.bytes.get()); // part of a total that fits
     }
     held
-}
-
-/// `train.py:6:step` of `train.py:6:step #12`.
-fn group(name: &str) -> &str {
-    match name.rsplit_once(" #") {
-        Some((group, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => group,
-        _ => name,
-    }
 }
 
 /// What grows with every step of a ledger that has several.

@@ -24,6 +24,12 @@ pub(crate) fn signed(difference: i128) -> String {
     format!("{sign}{}", Bytes::new(u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
+/// A name without the number that the planner or a reader gave it to make it one of its own.
+pub(crate) fn unnumbered(name: &str) -> &str {
+    let number = |tail: &str| !tail.is_empty() && tail.bytes().all(|byte| byte.is_ascii_digit());
+    name.rsplit_once(" #").filter(|(_, tail)| number(tail)).map_or(name, |(name, _)| name)
+}
+
 /// A change with its sign, also where it is more.
 pub(crate) fn plus(change: i128) -> String {
     if change > 0 { format!("+{}", signed(change)) } else { signed(change) }

@@ -3,6 +3,7 @@
 use super::document::{Contributor, Exact, Peak, Phase, Role, Series};
 use super::pyramid::levels;
 use super::states::{short, states};
+use crate::figures::unnumbered;
 use crate::json::length_in_html;
 use peakledger_core::{ByCategory, Category, Detail, Device, Ledger, PhaseTotal, Slot};
 use std::collections::BTreeMap;
@@ -106,12 +107,6 @@ fn contributors(ledger: &Ledger) -> Vec<Contributor> {
     let mut list: Vec<Contributor> = groups.into_iter().map(group).collect();
     list.sort_by_key(|contributor| std::cmp::Reverse(contributor.bytes.0)); // stable: then by name
     list
-}
-
-/// A name without the number that the planner or a reader gave it to make it one of its own.
-fn unnumbered(name: &str) -> &str {
-    let number = |tail: &str| !tail.is_empty() && tail.bytes().all(|byte| byte.is_ascii_digit());
-    name.rsplit_once(" #").filter(|(_, tail)| number(tail)).map_or(name, |(name, _)| name)
 }
 
 fn phase(slot: &Slot, sums: &PhaseTotal, op: Option<&str>) -> Phase {
