@@ -63,7 +63,7 @@ impl Measurement {
             let (senseless, events) = (device.history.agreement.senseless, device.events());
             let cause = format!("{senseless} of {events} events make no sense after those before them");
             return Err(Problem::in_file(name, cause).mend(
-                "record it again, or pass `--salvage` to answer all the same (the result is marked incomplete)",
+                "record it again, or answer all the same: `peakledger read --salvage` (the result is marked incomplete)",
             ));
         }
         let peak = |at: &usize| devices.get(*at).map_or(0, |device| device.allocated.peak);

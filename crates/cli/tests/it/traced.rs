@@ -80,7 +80,7 @@ fn its_step_is_a_ledger() {
 fn a_trace_that_is_cut_off() {
     insta::assert_snapshot!(bench().refusal("read cut.json"), @r#"
     error: cut.json:6:3: the file ends in the middle of a value; 2 memory events before it are sound
-      help: copy or record it again, or pass `--salvage` to keep the sound part
+      help: copy or record it again, or keep the sound part: `peakledger read --salvage --save LEDGER`
     "#);
     let ran = bench().run("read cut.json --salvage");
     assert_eq!(ran.code, Some(3));

@@ -45,8 +45,7 @@ pub(crate) struct Details {
 pub(crate) const DUMP: &str =
     "write the snapshot with `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")`";
 /// What to do about a file that is damaged from some place on.
-pub(crate) const SALVAGE: &str =
-    "record or copy it again, or pass `--salvage` to keep the sound part (the result is marked incomplete)";
+pub(crate) const SALVAGE: &str = "record or copy it again, or keep the sound part: `peakledger read --salvage --save LEDGER` (it is marked incomplete)";
 
 impl std::ops::Deref for Wrong {
     type Target = Details;

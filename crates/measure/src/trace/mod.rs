@@ -139,7 +139,8 @@ pub fn read(file: &mut Binary, options: &Options, progress: &mut dyn FnMut(u64))
         Err(problem) if file.was_cut() && !recorded.memory.is_empty() => {
             let cause =
                 format!("{}; {} memory events before it are sound", problem.cause, recorded.memory.len());
-            let mend = "copy or record it again, or pass `--salvage` to keep the sound part";
+            let mend =
+                "copy or record it again, or keep the sound part: `peakledger read --salvage --save LEDGER`";
             Some(Problem { cause, ..problem }.mend(mend))
         }
         Err(problem) => return Err(problem),

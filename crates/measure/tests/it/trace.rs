@@ -326,7 +326,7 @@ fn each_fault_of_a_file_has_its_sentence() {
     let cut = &text[..text.len() / 2];
     insta::assert_snapshot!(said(cut), @r#"
     trace.json:15:3: the file ends in the middle of a value; 6 memory events before it are sound
-      help: copy or record it again, or pass `--salvage` to keep the sound part
+      help: copy or record it again, or keep the sound part: `peakledger read --salvage --save LEDGER`
     "#);
     let kept = read_with(cut, salvage()).unwrap();
     assert!(kept.cut.is_some() && kept.devices[0].events > 3);
