@@ -27,7 +27,13 @@ impl Kind {
             Ok(Content::Pickle) => Kind::Snapshot,
             _ if has(&["\"schema_version\"", "\"start_phase\"", "\"residencies\""]) => Kind::Ledger,
             Ok(Content::Trace)
-                if has(&["\"traceEvents\"", "\"deviceProperties\"", "\"ph\":", "\"ph\" :"]) =>
+                if has(&[
+                    "\"traceEvents\"",
+                    "\"schemaVersion\"",
+                    "\"deviceProperties\"",
+                    "\"ph\":",
+                    "\"ph\" :",
+                ]) =>
             {
                 Kind::Trace
             }

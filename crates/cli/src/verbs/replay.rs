@@ -1,5 +1,6 @@
 //! `peakledger replay`: what the caching allocator makes of a snapshot's requests, or a ledger's.
 
+use super::drawable::Kind;
 use crate::Answer;
 use crate::args::{OutputArgs, alloc_conf, input};
 use crate::progress::Progress;
@@ -50,7 +51,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             Replays::of_snapshot(&name, &snapshot, &asked)?
         }
         // a ledger is JSON, as a trace is
-        Content::Trace | Content::Timeline if is_trace(&file) => {
+        Content::Trace | Content::Timeline if Kind::of(&file) == Kind::Trace => {
             let problem = file.problem("a profiler's trace, which has no segments and no requests");
             return Err(problem
                 .mend("replay a snapshot of the same step: `torch.cuda.memory._dump_snapshot` writes one"));
@@ -66,12 +67,6 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     output.write(&ReplayReport { name: &name, replays: &replays })?;
     let ran_out = args.exit_code && replays.runs_out(settings.is_some());
     Ok(if ran_out { Answer::No } else { Answer::Given })
-}
-
-/// Whether JSON is what torch's profiler writes.
-fn is_trace(file: &Binary) -> bool {
-    let has = |word: &[u8]| file.head().windows(word.len()).any(|part| part == word);
-    has(b"\"traceEvents\"") || has(b"\"schemaVersion\"") || has(b"\"deviceProperties\"")
 }
 
 /// The whole of a ledger that can be read only once.

@@ -108,16 +108,6 @@ impl Trace {
     }
 }
 
-/// Whether a file with these first bytes looks like a profiler's trace.
-pub fn is_trace(head: &[u8]) -> bool {
-    let has = |word: &[u8]| head.windows(word.len()).any(|part| part == word);
-    match head.trim_ascii_start() {
-        [b'{', ..] => has(b"\"traceEvents\"") || has(b"\"schemaVersion\""),
-        [b'[', rest @ ..] => rest.trim_ascii_start().starts_with(b"{") && has(b"\"ph\""),
-        _ => false,
-    }
-}
-
 /// How a trace is read.
 #[derive(Clone, Debug, Default)]
 pub struct Options {

@@ -3,7 +3,7 @@
 use crate::made::{Made, read_text, read_with, step};
 use peakledger_core::Bytes;
 use peakledger_measure::RangeNames;
-use peakledger_measure::trace::{Options, Trace, is_trace};
+use peakledger_measure::trace::{Options, Trace};
 use std::fmt::Write as _;
 
 fn salvage() -> Options {
@@ -341,7 +341,6 @@ fn each_fault_of_a_file_has_its_sentence() {
     "#);
     assert!(said(&format!("{{\"traceEvents\": [{}", "[".repeat(1 << 20))).contains("ends in the middle"));
     assert!(said(&format!("[{}1{}]", "[".repeat(200), "]".repeat(200))).contains("no memory events"));
-    assert!(is_trace(step().text().as_bytes()) && !is_trace(b"[[1, 2], [3]]") && !is_trace(b"\x80\x04"));
 }
 
 #[test]
