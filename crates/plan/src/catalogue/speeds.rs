@@ -15,7 +15,8 @@ pub struct Speeds {
     pub bf16: Option<u64>,
     /// Its way to the host.
     pub host_link: HostLink,
-    /// Where the figures stand.
+    /// The sheet that the figures are of. Most were entered from memory and are not checked against it yet: all but
+    /// H20, B200 and the memory rates of A40 and A10G.
     pub source: String,
 }
 
