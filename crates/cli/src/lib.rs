@@ -11,6 +11,7 @@
 mod args;
 mod http;
 mod output;
+mod parallel_args;
 mod progress;
 mod question;
 mod server;

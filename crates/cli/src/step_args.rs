@@ -1,5 +1,6 @@
 //! The options of a training step: what `plan` takes, and what each of its candidates may change.
 
+use crate::parallel_args::ParallelArgs;
 use crate::usage;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 use peakledger_input::{Place, Problem, quoted};
@@ -100,6 +101,8 @@ pub(crate) struct StepArgs {
     /// The loop keeps the model's output until backward ends, or until the step does
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "backward", value_name = "UNTIL")]
     hold_outputs: Option<HoldOutputsArg>,
+    #[command(flatten)]
+    parallel: ParallelArgs,
 }
 
 /// Defines a value of the command line that means one of the planner's.
@@ -226,6 +229,8 @@ impl StepArgs {
             fused_loss: self.fused_loss.unwrap_or(default.fused_loss),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
             capability: card.and_then(|card| card.capability),
+            stack: self.parallel.stack(),
+            parallel: self.parallel.parallel(),
         })
     }
 }

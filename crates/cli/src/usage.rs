@@ -10,22 +10,7 @@ use std::error::Error;
 use std::ffi::OsString;
 
 /// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
-const NOT_YET: [&str; 14] = [
-    "--gpus",
-    "--dp",
-    "--zero",
-    "--fsdp",
-    "--tp",
-    "--sp",
-    "--pp",
-    "--schedule",
-    "--virtual-stages",
-    "--cp",
-    "--ep",
-    "--etp",
-    "--rank",
-    "--stack",
-];
+const NOT_YET: [&str; 1] = ["--rank"];
 
 /// How `--lora` is written, with the defaults of what may be left out.
 pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in \

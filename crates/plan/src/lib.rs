@@ -38,6 +38,7 @@ mod nn;
 mod notes;
 mod optim;
 pub mod options;
+pub mod parallel;
 mod plan;
 mod repeat;
 mod step;

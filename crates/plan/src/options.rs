@@ -1,6 +1,7 @@
 //! The options of a plan: how the step is run. Names and defaults are those of the command line.
 
 use crate::config::Shape;
+use crate::parallel::{Mesh, Parallel, Schedule, Sharding, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -64,6 +65,10 @@ pub struct Options {
     pub hold_outputs: HoldOutputs,
     /// The card's compute capability; without one, sm80 is assumed.
     pub capability: Option<(u8, u8)>,
+    /// Which modules run the step.
+    pub stack: Stack,
+    /// How the step is spread over GPUs.
+    pub parallel: Parallel,
 }
 
 impl Default for Options {
@@ -96,6 +101,8 @@ impl Default for Options {
             fused_loss: false,
             hold_outputs: HoldOutputs::No,
             capability: None,
+            stack: Stack::default(),
+            parallel: Parallel::default(),
         }
     }
 }
@@ -191,6 +198,7 @@ impl Options {
             return wrong("--prepare-for-kbit", cause, "add --quantize nf4, or leave it out");
         }
         self.check_update()?;
+        self.check_parallel()?;
         if self.fused_loss && self.hold_outputs != HoldOutputs::No {
             let cause = "a fused loss makes no logits that a loop could keep".to_owned();
             return wrong("--hold-outputs", cause, "leave it out, or --fused-loss");
@@ -259,6 +267,32 @@ impl Options {
             return wrong("--clip-grad-norm", cause, "leave it out, or `--offload optimizer`");
         }
         Ok(())
+    }
+}
+
+impl Options {
+    /// Checks what a step that is spread over GPUs cannot be, and refuses what is not planned yet.
+    fn check_parallel(&self) -> Result<(), Problem> {
+        let parallel = &self.parallel;
+        let mesh = Mesh::of(parallel)?;
+        let not_yet = [
+            ("--dp", mesh.dp > 1),
+            ("--zero", matches!(parallel.sharding, Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3)),
+            ("--fsdp", !matches!(parallel.sharding, Sharding::Replicated)),
+            ("--tp", mesh.tp > 1),
+            ("--sp", parallel.sp),
+            ("--pp", mesh.pp > 1),
+            ("--schedule", parallel.schedule != Schedule::default()),
+            ("--virtual-stages", parallel.virtual_stages > 1),
+            ("--cp", mesh.cp > 1),
+            ("--ep", mesh.ep > 1),
+            ("--etp", mesh.etp > 1),
+            ("--stack", self.stack != Stack::default()),
+        ];
+        match not_yet.iter().find(|(_, asked)| *asked) {
+            Some((option, _)) => Err(Problem::in_option(*option, "not planned yet").mend("leave it out")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,0 +1,151 @@
+//! The options that spread a training step over many GPUs.
+
+use crate::usage;
+use clap::{Args, ValueEnum};
+use peakledger_plan::parallel::{Parallel, Schedule, Sharding, Stack};
+
+/// How the step is spread. Nothing here has a default of clap's, so that a candidate changes only what it names.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Many GPUs")]
+pub(crate) struct ParallelArgs {
+    /// All GPUs [default: the product of the sizes]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    gpus: Option<u32>,
+    /// Data parallel size [default: what --gpus leaves for it]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    dp: Option<u32>,
+    /// DeepSpeed's ZeRO stage [default: 0]; with --stack megatron, 1 is its distributed optimizer
+    #[arg(long, value_enum, value_name = "STAGE")]
+    zero: Option<ZeroArg>,
+    /// Shard parameters, gradients and optimizer state of each layer (FSDP2)
+    #[arg(long, value_enum, value_name = "STRATEGY", conflicts_with = "zero")]
+    fsdp: Option<FsdpArg>,
+    /// Tensor parallel size [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    tp: Option<u32>,
+    /// Sequence parallel: what lies between the matrices is split by sequence over the tensor parallel ranks
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    sp: Option<bool>,
+    /// Pipeline parallel size: stages of layers [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    pp: Option<u32>,
+    /// In which order a stage runs its micro-batches [default: 1f1b; interleaved with --virtual-stages]
+    #[arg(long, value_enum, value_name = "NAME")]
+    schedule: Option<ScheduleArg>,
+    /// Parts of layers in a stage [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    virtual_stages: Option<u32>,
+    /// Context parallel size: a sequence is split over so many ranks [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    cp: Option<u32>,
+    /// Expert parallel size [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    ep: Option<u32>,
+    /// Expert tensor parallel size [default: --tp]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    etp: Option<u32>,
+    /// GPUs of a host: the group that hybrid_shard shards over [default: 8]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    gpus_per_node: Option<u32>,
+    /// Whose modules run the step [default: transformers]
+    #[arg(long, value_enum, value_name = "NAME")]
+    stack: Option<StackArg>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ZeroArg {
+    #[value(name = "0")]
+    Zero0,
+    #[value(name = "1")]
+    Zero1,
+    #[value(name = "2")]
+    Zero2,
+    #[value(name = "3")]
+    Zero3,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FsdpArg {
+    #[value(name = "full_shard")]
+    FullShard,
+    #[value(name = "shard_grad_op")]
+    ShardGradOp,
+    #[value(name = "hybrid_shard")]
+    HybridShard,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ScheduleArg {
+    #[value(name = "1f1b")]
+    OneFOneB,
+    #[value(name = "gpipe")]
+    Gpipe,
+    #[value(name = "interleaved")]
+    Interleaved,
+    #[value(name = "zb-h1")]
+    ZbH1,
+    #[value(name = "zb-h2")]
+    ZbH2,
+    #[value(name = "dualpipe")]
+    DualPipe,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StackArg {
+    #[value(name = "transformers")]
+    Transformers,
+    #[value(name = "megatron")]
+    Megatron,
+}
+
+impl ParallelArgs {
+    /// The plain request: rank 0 of the world that is asked for.
+    pub(crate) fn parallel(&self) -> Parallel {
+        let default = Parallel::default();
+        let virtual_stages = self.virtual_stages.unwrap_or(default.virtual_stages);
+        Parallel {
+            gpus: self.gpus,
+            dp: self.dp,
+            sharding: self.sharding(),
+            tp: self.tp.unwrap_or(default.tp),
+            sp: self.sp.unwrap_or(default.sp),
+            pp: self.pp.unwrap_or(default.pp),
+            schedule: match self.schedule {
+                None if virtual_stages > 1 => Schedule::Interleaved,
+                None => default.schedule,
+                Some(ScheduleArg::OneFOneB) => Schedule::OneFOneB,
+                Some(ScheduleArg::Gpipe) => Schedule::Gpipe,
+                Some(ScheduleArg::Interleaved) => Schedule::Interleaved,
+                Some(ScheduleArg::ZbH1) => Schedule::ZbH1,
+                Some(ScheduleArg::ZbH2) => Schedule::ZbH2,
+                Some(ScheduleArg::DualPipe) => Schedule::DualPipe,
+            },
+            virtual_stages,
+            cp: self.cp.unwrap_or(default.cp),
+            ep: self.ep.unwrap_or(default.ep),
+            etp: self.etp,
+            gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
+            rank: default.rank,
+        }
+    }
+
+    /// Whose modules run the step.
+    pub(crate) fn stack(&self) -> Stack {
+        match self.stack {
+            Some(StackArg::Megatron) => Stack::Megatron,
+            Some(StackArg::Transformers) | None => Stack::Transformers,
+        }
+    }
+
+    fn sharding(&self) -> Sharding {
+        match (self.zero, self.fsdp) {
+            (_, Some(FsdpArg::FullShard)) => Sharding::FullShard,
+            (_, Some(FsdpArg::ShardGradOp)) => Sharding::ShardGradOp,
+            (_, Some(FsdpArg::HybridShard)) => Sharding::HybridShard,
+            (Some(ZeroArg::Zero1), None) => Sharding::Zero1,
+            (Some(ZeroArg::Zero2), None) => Sharding::Zero2,
+            (Some(ZeroArg::Zero3), None) => Sharding::Zero3,
+            (Some(ZeroArg::Zero0) | None, None) => Sharding::Replicated,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! How a step is spread over many GPUs: the sizes that are asked for, whether they make a world, and which part of the step
+//! a rank runs.
+//!
+//! Names are Megatron's: `tp` tensor, `pp` pipeline, `cp` context, `dp` data, `ep` expert and `etp` expert-tensor parallel size.
+//! The world is `tp × cp × dp × pp` ranks; experts are spread over the same ranks as `etp × ep × edp × pp`.
+
+mod mesh;
+
+pub use mesh::{Mesh, Place};
+
+/// How a step is spread over GPUs. Of the sizes that are left out, `dp` is what the number of GPUs leaves for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parallel {
+    /// All ranks, where their number is given.
+    pub gpus: Option<u32>,
+    /// Ranks that run the same part on other batches.
+    pub dp: Option<u32>,
+    /// What data parallel ranks share out among them.
+    pub sharding: Sharding,
+    /// Ranks that share out the matrices of a layer.
+    pub tp: u32,
+    /// Whether what lies between the matrices is shared out by sequence among the same ranks.
+    pub sp: bool,
+    /// Stages of layers.
+    pub pp: u32,
+    /// In which order a stage runs its micro-batches.
+    pub schedule: Schedule,
+    /// Parts of a stage, each of layers in a row (`--virtual-stages`).
+    pub virtual_stages: u32,
+    /// Ranks that share out a sequence.
+    pub cp: u32,
+    /// Ranks that share out the experts of a layer.
+    pub ep: u32,
+    /// Ranks that share out the matrices of an expert; `tp` where it is left out.
+    pub etp: Option<u32>,
+    /// GPUs of a host: the group that `hybrid_shard` shards over.
+    pub gpus_per_node: u32,
+    /// The rank that is planned.
+    pub rank: u32,
+}
+
+impl Default for Parallel {
+    fn default() -> Parallel {
+        Parallel {
+            gpus: None,
+            dp: None,
+            sharding: Sharding::default(),
+            tp: 1,
+            sp: false,
+            pp: 1,
+            schedule: Schedule::default(),
+            virtual_stages: 1,
+            cp: 1,
+            ep: 1,
+            etp: None,
+            gpus_per_node: 8,
+            rank: 0,
+        }
+    }
+}
+
+/// What data parallel ranks share out among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharding {
+    /// Nothing: each has all (`DistributedDataParallel`; ZeRO stage 0).
+    #[default]
+    Replicated,
+    /// DeepSpeed's ZeRO stage 1, the optimizer state; under `--stack megatron` its distributed optimizer.
+    Zero1,
+    /// Stage 2: the gradients too.
+    Zero2,
+    /// Stage 3: the parameters too.
+    Zero3,
+    /// FSDP2's `fully_shard` of every layer, resharded after forward.
+    FullShard,
+    /// The same, whole from forward to backward (`reshard_after_forward=False`).
+    ShardGradOp,
+    /// The same as `full_shard` within a host, replicated between hosts.
+    HybridShard,
+}
+
+/// In which order a pipeline stage runs its micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// One forward, one backward, after a warm-up (PipeDream-flush; Megatron's default).
+    #[default]
+    OneFOneB,
+    /// All forward, then all backward.
+    Gpipe,
+    /// 1F1B over several parts of layers in a stage.
+    Interleaved,
+    /// Zero bubble, at 1F1B's memory.
+    ZbH1,
+    /// Zero bubble, at twice that.
+    ZbH2,
+    /// Both directions at once, two copies of the parameters (DeepSeek-V3).
+    DualPipe,
+}
+
+/// Which modules run the step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stack {
+    /// Those of `transformers`, as they are written.
+    #[default]
+    Transformers,
+    /// Megatron-Core's with Transformer Engine's fused modules.
+    Megatron,
+}
