@@ -4,12 +4,12 @@ use crate::parallel_args::ParallelArgs;
 use crate::usage;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 use peakledger_input::{Place, Problem, quoted};
-use peakledger_plan::Dtype;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
     Attention, Experts, Frozen, HoldOutputs, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind,
     Options, Precision, Quantize, Recompute,
 };
+use peakledger_plan::{Dtype, Layers};
 use std::str::FromStr;
 
 /// How the step is run. Nothing here has a default of clap's, so that a candidate changes only what it names.
@@ -55,8 +55,8 @@ pub(crate) struct StepArgs {
     /// The load of the busiest expert over the mean, as eager experts feel it (1 + MaxVio) [default: 1]
     #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = usage::imbalance)]
     expert_imbalance: Option<f64>,
-    /// What is computed again in backward instead of kept: none, full, every:N for a checkpoint per N layers, or selective for
-    /// all but the products of linear modules and fused attention [default: none]
+    /// What is computed again in backward instead of kept: none, full, every:N for a checkpoint per N layers, layers:SET for
+    /// a checkpoint each for some layers (layers:0-11+20), or selective for all but the products of linear modules and fused attention [default: none]
     #[arg(long, value_name = "KIND", value_parser = usage::recompute)]
     recompute: Option<Recompute>,
     /// The same as --recompute full
@@ -66,6 +66,9 @@ pub(crate) struct StepArgs {
     /// between; none for nothing [default: none]
     #[arg(long, value_name = "WHAT,…", value_parser = usage::offload)]
     offload: Option<Offload>,
+    /// The layers whose activations wait on the host, as in 0-11+20 [default: all, with --offload activations]
+    #[arg(long, value_name = "SET")]
+    offload_layers: Option<Layers>,
     /// How many layers ahead of the computation copies to and from the host run [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     offload_prefetch: Option<u32>,
@@ -216,6 +219,7 @@ impl StepArgs {
             },
             recompute,
             offload,
+            offload_layers: self.offload_layers,
             offload_prefetch: self.offload_prefetch.unwrap_or(default.offload_prefetch),
             grad_dtype: self.grad_dtype.map(Into::into),
             master_weights: self.master_weights.map(Into::into),

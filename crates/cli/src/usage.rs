@@ -17,7 +17,7 @@ pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dt
      `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte)";
 
 /// How `--recompute` is written.
-const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`), `selective`";
+const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`), `layers:SET` (as in `layers:0-11+20`), `selective`";
 
 /// How `--offload` is written.
 const OFFLOAD: &str =
@@ -313,6 +313,7 @@ pub(crate) fn imbalance(text: &str) -> Result<f64, Problem> {
 pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
     let wrong = |cause: String| Problem::anywhere(cause).mend(RECOMPUTE);
     match text.split_once(':') {
+        Some(("layers", layers)) => layers.parse().map(Recompute::Layers),
         None if text == "none" => Ok(Recompute::None),
         None if text == "full" => Ok(Recompute::Full),
         None if text == "selective" => Ok(Recompute::Selective),

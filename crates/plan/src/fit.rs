@@ -116,6 +116,7 @@ impl Fit {
             loss_in_model: theirs.loss_in_model,
             fused_loss: theirs.fused_loss,
             offload: theirs.offload,
+            offload_layers: theirs.offload_layers,
             offload_prefetch: theirs.offload_prefetch,
             hold_outputs: theirs.hold_outputs,
             ..mine.clone()

@@ -59,7 +59,7 @@ impl Plan {
     }
 
     /// Where a storage is in a step, at device level, if it is there at all.
-    fn residency(&self, step: Step, stored: &Stored) -> Option<Residency> {
+    pub(crate) fn residency(&self, step: Step, stored: &Stored) -> Option<Residency> {
         let at = |level| step.interval(&self.tape, stored, level);
         let (start, end) = match (at(Level::Untracked), at(Level::Op)) {
             (Some((start, end)), None) | (None, Some((start, end))) => (start, end),

@@ -26,12 +26,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::redundant_clone)] // a handle's life is a tensor's life: when it is let go of is what is planned
 
+mod budget;
 pub mod catalogue;
 pub mod config;
 mod contributors;
 mod costs;
 mod explain;
 mod fit;
+mod layers;
 mod ledger;
 mod model;
 mod nn;
@@ -48,10 +50,12 @@ mod traffic;
 mod update;
 mod verdict;
 
+pub use budget::{Choice, Choices};
 pub use contributors::Contributor;
 pub use costs::{Picoseconds, TheoreticalTime};
 pub use explain::{Explained, Explanation, When};
 pub use fit::{Fit, Largest, Limit};
+pub use layers::Layers;
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use torch::{Costs, Dtype, Flops, HostBytes};

@@ -293,6 +293,9 @@ impl Plan {
                     "every:{layers}: a checkpoint for {layers} decoder layers in a row (use_reentrant=False)"
                 )
             }
+            Recompute::Layers(layers) => {
+                format!("layers:{layers}: each of these decoder layers is a checkpoint (use_reentrant=False)")
+            }
             Recompute::Selective => {
                 "selective: every decoder layer is a checkpoint (use_reentrant=False) that keeps what mm, addmm, \
                  _grouped_mm and the flash and memory-efficient attention kernels put out \
@@ -310,10 +313,14 @@ impl Plan {
             1 => "a layer ahead".to_owned(),
             layers => format!("{layers} layers ahead"),
         };
+        let which = match self.options.offload_layers {
+            None => "decoder layers".to_owned(),
+            Some(layers) => format!("decoder layers {layers}"),
+        };
         let mut said = Vec::new();
         if activations {
             said.push(format!(
-                "activations: what decoder layers save (but parameters and what is below 1 KiB) is copied to the host as it is \
+                "activations: what {which} save (but parameters and what is below 1 KiB) is copied to the host as it is \
                  saved and comes back {ahead} (hooks on saved tensors, as torch's save_on_cpu)"
             ));
         }

@@ -1,5 +1,6 @@
 //! The options of a plan: how the step is run. Names and defaults are those of the command line.
 
+use crate::Layers;
 use crate::config::Shape;
 use crate::parallel::{Mesh, Parallel, Schedule, Sharding, Stack};
 use crate::torch::Dtype;
@@ -37,6 +38,8 @@ pub struct Options {
     pub recompute: Recompute,
     /// What waits on the host while the device does not need it.
     pub offload: Offload,
+    /// The layers whose activations wait on the host, where it is not all of them.
+    pub offload_layers: Option<Layers>,
     /// How many layers ahead of the computation copies to and from the host run.
     pub offload_prefetch: u32,
     /// The type of a persistent buffer in which gradients are summed (Megatron's `main_grad`), if it is another than the
@@ -88,6 +91,7 @@ impl Default for Options {
             experts: Experts::GroupedMm,
             recompute: Recompute::None,
             offload: Offload::default(),
+            offload_layers: None,
             offload_prefetch: 1,
             grad_dtype: None,
             master_weights: None,
@@ -199,6 +203,7 @@ impl Options {
         }
         self.check_update()?;
         self.check_parallel()?;
+        self.check_layers(layers)?;
         if self.fused_loss && self.hold_outputs != HoldOutputs::No {
             let cause = "a fused loss makes no logits that a loop could keep".to_owned();
             return wrong("--hold-outputs", cause, "leave it out, or --fused-loss");
@@ -232,6 +237,27 @@ impl Options {
 }
 
 impl Options {
+    /// Checks that the layers that are named are there.
+    fn check_layers(&self, layers: u32) -> Result<(), Problem> {
+        let recomputed = match self.recompute {
+            Recompute::Layers(set) => Some(("--recompute", set)),
+            _ => None,
+        };
+        let offloaded = self.offload_layers.map(|set| ("--offload-layers", set));
+        for (option, set) in recomputed.into_iter().chain(offloaded) {
+            if let Some(last) = set.last().filter(|last| *last >= layers) {
+                let cause = format!("there is no layer {last} of {layers}");
+                return Err(Problem::in_option(option, cause).mend("layers count from 0"));
+            }
+        }
+        if self.offload_layers.is_some() && !self.offload.activations {
+            let cause = "it names layers whose activations are offloaded, and none are";
+            return Err(Problem::in_option("--offload-layers", cause)
+                .mend("add `--offload activations`, or leave it out"));
+        }
+        Ok(())
+    }
+
     /// Checks what the update cannot do.
     fn check_update(&self) -> Result<(), Problem> {
         let wrong = |option: &str, cause: &str, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
@@ -389,6 +415,8 @@ pub enum Recompute {
     Full,
     /// Every so many decoder layers in a row are one checkpoint.
     Every(NonZeroU32),
+    /// Each of these decoder layers is a checkpoint.
+    Layers(Layers),
     /// Every decoder layer is a checkpoint that keeps the products of linear modules and what fused attention puts out.
     Selective,
 }
@@ -398,7 +426,7 @@ impl Recompute {
     pub(crate) fn layers(self) -> Option<NonZeroU32> {
         match self {
             Recompute::None => None,
-            Recompute::Full | Recompute::Selective => Some(NonZeroU32::MIN),
+            Recompute::Full | Recompute::Selective | Recompute::Layers(_) => Some(NonZeroU32::MIN),
             Recompute::Every(layers) => Some(layers),
         }
     }

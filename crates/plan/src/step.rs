@@ -75,6 +75,7 @@ pub(crate) fn run_recording(
         attend: Attend::choose(&arch.shape, options),
         recompute: options.recompute,
         offload_activations: options.offload.activations.then_some(options.offload_prefetch as usize),
+        offload_layers: options.offload_layers,
         // a checkpoint needs something to ask its input for a gradient (`gradient_checkpointing_enable`, transformers)
         input_grads: options.recompute != Recompute::None,
     };

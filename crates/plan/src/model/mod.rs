@@ -23,6 +23,7 @@ mod qwen3_moe;
 pub(crate) use attention::Attend;
 pub(crate) use loss::{causal_lm_loss, fused_causal_lm_loss};
 
+use crate::Layers;
 use crate::config::{Architecture, Reader, Shape};
 use crate::nn::{Builder, Linear, count};
 use crate::options::{Options, Recompute};
@@ -78,6 +79,8 @@ pub(crate) struct Run {
     pub(crate) recompute: Recompute,
     /// Whether what decoder layers save goes to the host, and how many layers ahead the copies run.
     pub(crate) offload_activations: Option<usize>,
+    /// The layers that this is done for, where it is not all of them.
+    pub(crate) offload_layers: Option<Layers>,
     /// Whether the embedding's output asks for its gradient though nothing before it is trained.
     pub(crate) input_grads: bool,
 }
@@ -108,6 +111,7 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
     while blocks.peek().is_some() {
         let group: Vec<Block> = blocks.by_ref().take(together).collect();
         let layers = first..first + group.len();
+        let index = u32::try_from(first).unwrap_or(u32::MAX);
         first = layers.end;
         let through = move |input: &Tensor| {
             let mut hidden_states = input.clone();
@@ -118,11 +122,15 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
         };
         let checkpointed = |input: &Tensor| match run.recompute {
             Recompute::None => through(input),
+            Recompute::Layers(layers) if !layers.contains(index) => through(input),
             recompute => checkpoint(input, recompute == Recompute::Selective, through),
         };
         let saving = |input: &Tensor| match &activations {
             None => checkpointed(input),
-            Some(offload) => offload.around(input, checkpointed),
+            Some(offload) => {
+                let goes = run.offload_layers.is_none_or(|layers| layers.contains(index));
+                offload.around(input, goes, checkpointed)
+            }
         };
         hidden_states = match &parameters {
             None => saving(&hidden_states),
@@ -164,6 +172,7 @@ impl Architecture {
             attend: Attend::Eager,
             recompute: Recompute::None,
             offload_activations: None,
+            offload_layers: None,
             input_grads: false,
         };
         let _model = self.blueprint.build(&mut build, &self.shape, run);

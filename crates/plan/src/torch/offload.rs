@@ -27,16 +27,20 @@ impl ActivationOffload {
         Rc::new(ActivationOffload { ahead, layers: RefCell::new(Vec::new()) })
     }
 
-    /// Runs the next layer. What it saves has left the device when `ahead` more layers have run, and is back when backward
+    /// Runs the next layer; whether what it saves goes is the caller's word. That has left the device when `ahead` more layers have run, and is back when backward
     /// is still `ahead` layers behind it; with none ahead, when the first op asks for it.
     pub(crate) fn around(
         self: &Rc<Self>,
         hidden_states: &Tensor,
+        goes: bool,
         layer: impl FnOnce(&Tensor) -> Tensor,
     ) -> Tensor {
         let index = self.layers.borrow().len();
         self.layers.borrow_mut().push(Vec::new());
-        let output = hidden_states.torch().with_hooks(self.clone(), || layer(hidden_states));
+        let output = match goes {
+            true => hidden_states.torch().with_hooks(self.clone(), || layer(hidden_states)),
+            false => layer(hidden_states),
+        };
         if self.ahead == 0 {
             return output;
         }
