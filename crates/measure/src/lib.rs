@@ -45,6 +45,7 @@ mod elements;
 mod end;
 mod groups;
 mod history;
+mod in_use;
 mod ledger;
 mod mapped;
 mod measurement;

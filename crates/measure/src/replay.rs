@@ -5,11 +5,11 @@
 //! was handed out. `torch.cuda.memory_allocated` counts these bytes.
 
 use crate::history::{Curve, History, OpeningBlock, TooLarge};
+use crate::in_use::InUse;
 use crate::mapped::{Mapped, Run};
 use crate::notes::Notes;
 use crate::snapshot::{Action, Event, PoolId, Settings, Snapshot, StackId, StreamId};
 use peakledger_core::block::Cut;
-use std::collections::BTreeMap;
 
 /// A block in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,7 @@ pub enum Change {
 pub struct Replay<'a> {
     snapshot: &'a Snapshot,
     cut: Cut,
-    /// The blocks in use, by address.
-    live: BTreeMap<u64, Live>,
+    live: InUse,
     mapped: Mapped,
     /// The next event, counted from the device's first.
     next: u32,
@@ -75,7 +74,7 @@ impl<'a> Replay<'a> {
         let mut replay = Replay {
             snapshot,
             cut: settings.cut,
-            live: BTreeMap::new(),
+            live: InUse::default(),
             mapped: Mapped::of(&history.opening.segments),
             next: 0,
             first: history.events.start,
@@ -103,7 +102,7 @@ impl<'a> Replay<'a> {
     }
 
     fn enter(&mut self, live: Live) {
-        if let Some(over) = self.live.insert(live.address, live) {
+        if let Some(over) = self.live.insert(live) {
             self.leave(&over);
         }
         self.active += u128::from(live.size);
@@ -147,7 +146,7 @@ impl<'a> Replay<'a> {
                 self.enter(live);
                 Change::Allocated(live)
             }
-            Action::FreeRequested => match self.live.get_mut(&event.addr) {
+            Action::FreeRequested => match self.live.get_mut(event.addr) {
                 Some(live) if !live.pending => {
                     live.pending = true;
                     self.allocated -= u128::from(live.size);
@@ -156,7 +155,7 @@ impl<'a> Replay<'a> {
                 }
                 _ => Change::Nothing,
             },
-            Action::FreeCompleted => match self.live.remove(&event.addr) {
+            Action::FreeCompleted => match self.live.remove(event.addr) {
                 Some(live) => {
                     self.leave(&live);
                     Change::Completed(live)
@@ -197,8 +196,7 @@ impl<'a> Replay<'a> {
             self.outside += 1;
             return rounded;
         };
-        let next = self.live.range(event.addr.saturating_add(1)..).next();
-        let end = next.map_or(run.end, |(address, _)| run.end.min(*address));
+        let end = self.live.next_after(event.addr).map_or(run.end, |next| run.end.min(next));
         let free = end.saturating_sub(event.addr);
         if free < rounded {
             self.notes.add("an allocation is larger than the segment it lies in or the gap", || {
@@ -243,12 +241,12 @@ impl<'a> Replay<'a> {
 
     /// The blocks in use, by address.
     pub fn live(&self) -> impl Iterator<Item = &Live> {
-        self.live.values()
+        self.live.iter()
     }
 
     /// The block in use that begins at an address.
     pub fn at(&self, address: u64) -> Option<&Live> {
-        self.live.get(&address)
+        self.live.get(address)
     }
 
     /// The segments.
@@ -261,7 +259,7 @@ impl<'a> Replay<'a> {
         let mut gaps = Vec::new();
         for run in self.mapped.runs() {
             let mut at = run.start;
-            for live in self.live.range(run.start..run.end).map(|(_, live)| live) {
+            for live in self.live.between(run.start..run.end) {
                 if live.address > at {
                     gaps.push((*run, at, live.address - at));
                 }

@@ -3,6 +3,7 @@
 use super::error::Wrong;
 use super::machine::Machine;
 use super::opcode as op;
+use super::plain::known_frames;
 use super::value::{Home, Table, Value, deeper};
 use crate::snapshot::FrameId;
 
@@ -13,19 +14,7 @@ impl Machine<'_> {
         frames.clear();
         while feed.want(5) {
             let ready = feed.ready();
-            let mut rest = ready;
-            loop {
-                let (id, after) = match rest {
-                    [op::LONG_BINGET, a, b, c, d, after @ ..] => {
-                        (u32::from_le_bytes([*a, *b, *c, *d]), after)
-                    }
-                    [op::BINGET, id, after @ ..] => (u32::from(*id), after),
-                    _ => break,
-                };
-                let Some(frame) = memo.frame(id) else { break };
-                frames.push(FrameId(frame));
-                rest = after;
-            }
+            let rest = known_frames(ready, memo, frames);
             let (eaten, left) = (ready.len() - rest.len(), rest.len());
             feed.eat(eaten);
             if eaten == 0 || left >= 5 {
@@ -225,6 +214,17 @@ impl Machine<'_> {
             self.tables.pairs.push((key, value));
             at += 2;
         }
+        self.finish_dict(from.saturating_sub(1), home, id, marked)
+    }
+
+    /// Puts the pairs at hand into the dict at a place of the stack, on which nothing is after them.
+    pub(super) fn finish_dict(
+        &mut self,
+        at: usize,
+        home: Home,
+        id: Option<u32>,
+        marked: bool,
+    ) -> Result<(), Wrong> {
         let row = match id {
             None => self.tables.row_of_pairs()?,
             Some(_) => None,
@@ -232,7 +232,7 @@ impl Machine<'_> {
         if marked {
             self.marks.pop();
         }
-        self.stack.truncate(from.saturating_sub(1));
+        self.stack.truncate(at);
         match row {
             Some((table, row)) => {
                 if home != Home::NONE {

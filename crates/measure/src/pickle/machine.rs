@@ -223,6 +223,7 @@ impl<'a> Machine<'a> {
         }
         self.marks.push(self.stack.len());
         match self.stack.last() {
+            Some(Value::EmptyDict(home)) if *home != Home::CLOSED => self.plain_dict(*home),
             Some(Value::EmptyList(home)) => self.list_of_frames(*home),
             _ => Ok(()),
         }

@@ -17,6 +17,7 @@ mod machine;
 mod memo;
 mod opcode;
 mod path;
+mod plain;
 mod salvage;
 mod value;
 

@@ -73,7 +73,7 @@ impl Stacks {
     pub(crate) fn intern(&mut self, stack: &[FrameId]) -> Option<StackId> {
         let Stacks { lists, ends, known_stacks, .. } = self;
         let hash = hash(stack);
-        if let Some(found) = known_stacks.find(hash, |id| slice(lists, ends, *id) == stack) {
+        if let Some(found) = known_stacks.find(hash, |id| same(slice(lists, ends, *id), stack)) {
             return Some(StackId(*found));
         }
         let id = u32::try_from(ends.len()).ok().filter(|id| *id < crate::pickle::MOST_ROWS)?;
@@ -117,16 +117,26 @@ impl Frame {
     }
 }
 
-/// Stacks are hashed two million times in a large file, so by a multiplication for two frames; frames are small numbers of our
-/// own, but which of them follow each other is the file's choice, so the table compares, and never trusts the hash.
+/// Stacks are hashed two million times in a large file, so two frames by a multiplication, in two sums that do not wait for
+/// each other. Frames are small numbers of our own, but which of them follow each other is the file's choice, so the table
+/// compares, and never trusts the hash.
 fn hash(stack: &[FrameId]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(ODD);
-    let (pairs, last) = stack.as_chunks::<2>();
+    let pair = |one: FrameId, two: FrameId| u64::from(one.0) << 32 | u64::from(two.0);
+    let (fours, last) = stack.as_chunks::<4>();
     let hash = last.iter().fold(stack.len() as u64, |hash, frame| mix(hash, u64::from(frame.0)));
-    let mixed =
-        pairs.iter().fold(hash, |hash, [one, two]| mix(hash, u64::from(one.0) << 32 | u64::from(two.0)));
+    let (one, two) = fours
+        .iter()
+        .fold((hash, ODD), |(one, two), [a, b, c, d]| (mix(one, pair(*a, *b)), mix(two, pair(*c, *d))));
+    let mixed = mix(one, two);
     mixed ^ (mixed >> 32)
+}
+
+/// Whether two stacks are the same: all frames are looked at, many at a time.
+fn same(one: &[FrameId], other: &[FrameId]) -> bool {
+    let differ = |differ, (a, b): (&FrameId, &FrameId)| differ | (a.0 ^ b.0);
+    one.len() == other.len() && one.iter().zip(other).fold(0, differ) == 0
 }
 
 fn slice<'a>(lists: &'a [FrameId], ends: &[usize], id: u32) -> &'a [FrameId] {

@@ -10,6 +10,7 @@ mod model;
 mod naive;
 mod oom_message;
 mod own;
+mod plain;
 mod shared;
 mod timeline;
 mod trace;
