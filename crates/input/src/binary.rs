@@ -50,6 +50,7 @@ enum Origin {
     File(File),
     Stdin(Stdin),
     Memory(io::Cursor<Vec<u8>>),
+    Reader(Box<dyn Read + Send>),
 }
 
 impl Read for Raw {
@@ -58,6 +59,7 @@ impl Read for Raw {
             Origin::File(file) => file.read(into),
             Origin::Stdin(stdin) => stdin.lock().read(into),
             Origin::Memory(bytes) => bytes.read(into),
+            Origin::Reader(reader) => reader.read(into),
         }?;
         self.read = self.read.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         if self.read > self.most {
@@ -103,6 +105,17 @@ impl Binary {
         let bytes = bytes.into();
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         Binary::over(name.into(), Origin::Memory(io::Cursor::new(bytes)), Some(size), None, u64::MAX)
+    }
+
+    /// The bytes that a reader gives, which are never held whole.
+    ///
+    /// # Errors
+    /// It fails, or gives none.
+    pub fn from_reader(
+        name: impl Into<String>,
+        reader: impl Read + Send + 'static,
+    ) -> Result<Binary, Problem> {
+        Binary::over(name.into(), Origin::Reader(Box::new(reader)), None, None, u64::MAX)
     }
 
     fn over(
@@ -288,6 +301,10 @@ mod tests {
         let two = [gzip(b"one, "), gzip(b"two")].concat();
         assert_eq!(whole(two).unwrap(), b"one, two", "an archive of several members");
         assert_eq!(Binary::from_bytes("x", gzip(b"{}")).unwrap().head(), b"{}");
+        let mut streamed = Binary::from_reader("x", io::Cursor::new(gzip(&text))).unwrap();
+        let mut all = Vec::new();
+        streamed.read_to_end(&mut all).unwrap();
+        assert_eq!((all, streamed.size()), (text, None));
     }
 
     #[test]

@@ -38,8 +38,7 @@ pub(crate) fn dict<const N: usize>(pairs: [(&str, Py); N]) -> Py {
 
 /// The pickle of a value.
 pub(crate) fn pickle(value: &Py, protocol: u8) -> Vec<u8> {
-    let mut writer =
-        Writer { protocol, out: Vec::new(), texts: BTreeMap::new(), shared: BTreeMap::new(), next: 0 };
+    let mut writer = Writer::new(protocol);
     writer.value(value);
     writer.out.push(b'.');
     let mut file = vec![0x80, protocol];
@@ -51,16 +50,21 @@ pub(crate) fn pickle(value: &Py, protocol: u8) -> Vec<u8> {
     file
 }
 
-struct Writer {
+/// What is written, opcode by opcode.
+pub(crate) struct Writer {
     protocol: u8,
-    out: Vec<u8>,
+    pub(crate) out: Vec<u8>,
     texts: BTreeMap<String, u32>,
     shared: BTreeMap<u32, u32>,
     next: u32,
 }
 
 impl Writer {
-    fn memoize(&mut self) -> u32 {
+    pub(crate) fn new(protocol: u8) -> Writer {
+        Writer { protocol, out: Vec::new(), texts: BTreeMap::new(), shared: BTreeMap::new(), next: 0 }
+    }
+
+    pub(crate) fn memoize(&mut self) -> u32 {
         let id = self.next;
         self.next += 1;
         match (self.protocol >= 4, u8::try_from(id)) {
@@ -74,7 +78,7 @@ impl Writer {
         id
     }
 
-    fn get(&mut self, id: u32) {
+    pub(crate) fn get(&mut self, id: u32) {
         match u8::try_from(id) {
             Ok(id) => self.out.extend([b'h', id]),
             Err(_) => {
@@ -163,7 +167,7 @@ impl Writer {
         }
     }
 
-    fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         if let Some(id) = self.texts.get(text).copied() {
             return self.get(id);
         }
@@ -179,7 +183,7 @@ impl Writer {
         self.texts.insert(text.to_owned(), id);
     }
 
-    fn int(&mut self, number: i128) {
+    pub(crate) fn int(&mut self, number: i128) {
         if let Ok(byte) = u8::try_from(number) {
             self.out.extend([b'K', byte]);
         } else if let Ok(short) = u16::try_from(number) {
