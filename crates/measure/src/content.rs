@@ -8,8 +8,8 @@ use peakledger_input::{Binary, Problem};
 pub enum Content {
     /// A pickle: a memory snapshot, if it is what it should be.
     Pickle,
-    /// JSON: a profiler's trace, if it is what it should be.
-    Trace,
+    /// JSON that is no memory timeline: a profiler's trace, a ledger, a config.
+    Json,
     /// An exported memory timeline, or its picture.
     Timeline,
 }
@@ -53,7 +53,7 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
         return refused("a git-lfs pointer, not the file itself", "fetch the file: `git lfs pull`");
     }
     match text {
-        [b'{' | b'[', ..] => Ok(Content::Trace),
+        [b'{' | b'[', ..] => Ok(Content::Json),
         // how pickles of protocol 0 and 1 begin; the machine says so
         [b'(' | b'}' | b']' | b'c' | b'I' | b'L' | b'F' | b'N', ..] if !head.is_empty() => {
             Ok(Content::Pickle)
@@ -98,7 +98,7 @@ mod tests {
     fn each_kind_of_file_is_told_what_it_is() {
         let of = |bytes: &[u8]| content(&Binary::from_bytes("x", bytes.to_vec()).unwrap());
         assert_eq!(of(b"\x80\x04}."), Ok(Content::Pickle));
-        assert_eq!(of(b" {\"traceEvents\": []}"), Ok(Content::Trace));
+        assert_eq!(of(b" {\"traceEvents\": []}"), Ok(Content::Json));
         assert_eq!(of(b"[[1, 2], [[0]]]"), Ok(Content::Timeline));
         assert_eq!(of(b"<html><img src='data:image/png;base64,iVBO'>"), Ok(Content::Timeline));
         let mut tar = vec![0; 512];

@@ -5,14 +5,16 @@
 //! Of a recording of more than [`MOST_BLOCKS`] blocks, each phase is one moment, that of its largest sum, and only the
 //! blocks there are states: the totals and the peak are the same, and the ledger stays as small as the live set.
 
-use crate::category::Categories;
+use crate::category::{Categories, Kind};
 use crate::history::{History, TooLarge};
 use crate::names::RangeNames;
-use crate::phases::{Span, spans};
+use crate::phases::{Span, ToldBy, spans};
 use crate::replay::{Change, Live, Replay};
 use crate::snapshot::Snapshot;
 use crate::user::{Owner, UserLines};
-use peakledger_core::{Bytes, Device, Ledger, LedgerError, Moment, Residencies, Residency, State, Timeline};
+use peakledger_core::{
+    Bytes, Device, Ledger, LedgerError, Moment, Residencies, Residency, State, StateId, Timeline,
+};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
@@ -26,6 +28,10 @@ pub struct MeasuredLedger {
     pub ledger: Ledger,
     /// How many blocks are in it, and how many the recording had.
     pub blocks: [u64; 2],
+    /// What tells the phases.
+    pub phases_by: ToldBy,
+    /// The bytes at the peak whose category something tells, and all of them.
+    pub told: [u64; 2],
     /// The line that asked for the last block before each phase's largest moment.
     pub peak_lines: Vec<Option<String>>,
 }
@@ -65,7 +71,7 @@ impl MeasuredLedger {
         most: u64,
     ) -> Result<MeasuredLedger, NoLedger> {
         let history = History::of(snapshot, device)?;
-        let spans = spans(snapshot, device, names);
+        let (spans, phases_by) = spans(snapshot, device, names);
         let peaks = peaks(snapshot, &history, &spans);
         let allocs = history.actions.first().copied().unwrap_or(0);
         let blocks = allocs.saturating_add(history.opening.blocks.len() as u64);
@@ -83,24 +89,40 @@ impl MeasuredLedger {
         while let Some((number, _, change)) = replay.step() {
             let closed = match change {
                 Change::Allocated(live) => open.insert(live.address, (number + 1, live)),
-                Change::Freed(live) => open.remove(&live.address),
+                Change::Freed(live) => open.remove(&live.address).map(|(start, _)| (start, live)),
                 // a free in one event; of one in two, nothing is left to be closed
-                Change::Completed(live) if !live.pending => open.remove(&live.address),
+                Change::Completed(live) if !live.pending => {
+                    open.remove(&live.address).map(|(start, _)| (start, live))
+                }
                 _ => None,
             };
             if let Some((start, live)) = closed {
-                states.add(&live, start, number, false);
+                states.add(&live, start, number, Some(number));
             }
         }
         for (start, live) in open.into_values() {
-            states.add(&live, start, last, true);
+            let live = replay.at(live.address).copied().unwrap_or(live);
+            states.add(&live, start, last, None);
         }
         let lines = UserLines::of(snapshot);
         let peak_lines = peaks.iter().map(|peak| peak.by.and_then(|live| lines.text(live.stack))).collect();
         let kept = states.states.len() as u64;
         let ledger = Ledger::new(timeline, states.states).map_err(NoLedger::Rule)?;
-        Ok(MeasuredLedger { ledger, blocks: [kept, blocks], peak_lines })
+        let told = told(&ledger, &states.told);
+        Ok(MeasuredLedger { ledger, blocks: [kept, blocks], phases_by, told, peak_lines })
     }
+}
+
+/// The bytes at the peak of the states that are told, and of all.
+fn told(ledger: &Ledger, told: &[bool]) -> [u64; 2] {
+    let mut bytes = [0u64; 2];
+    for (StateId(id), state) in ledger.resident(Device::Gpu, ledger.peak().moment) {
+        let is_told = told.get(id as usize).copied().unwrap_or(false);
+        let [of_told, all] = &mut bytes;
+        *all = all.saturating_add(state.bytes.get());
+        *of_told = of_told.saturating_add(if is_told { state.bytes.get() } else { 0 });
+    }
+    bytes
 }
 
 /// Where a phase is largest.
@@ -181,20 +203,24 @@ struct States<'a> {
     axis: Axis,
     given: BTreeMap<Owner, u32>,
     states: Vec<State>,
+    /// Whether the category of each is told.
+    told: Vec<bool>,
 }
 
 impl<'a> States<'a> {
     fn new(snapshot: &'a Snapshot, device: u32, axis: Axis) -> States<'a> {
         let categories = Categories::of(snapshot, device);
         let lines = UserLines::of(snapshot);
-        States { categories, lines, axis, given: BTreeMap::new(), states: Vec::new() }
+        States { categories, lines, axis, given: BTreeMap::new(), states: Vec::new(), told: Vec::new() }
     }
 
-    fn add(&mut self, live: &Live, start: u32, end: u32, kept: bool) {
-        let throughout = kept && start == 0;
+    /// A block that is freed by an event, or kept to the end.
+    fn add(&mut self, live: &Live, start: u32, end: u32, died: Option<u32>) {
+        let throughout = died.is_none() && start == 0;
         let Some((start, end)) = self.axis.stay(start, end) else { return };
-        let (category, detail) = self.categories.category(live, kept);
+        let Kind { category, detail, told } = self.categories.kind(live, died);
         let name = self.name(live).into();
+        self.told.push(told);
         self.states.push(State {
             name,
             category,

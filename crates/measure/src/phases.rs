@@ -1,11 +1,18 @@
-//! Which phase of a step each event is in, by the named ranges that the user or torch put around it.
+//! Which phase of a step each event is in.
+//!
+//! The ranges that the user or torch put around the events tell it (`record_function`, `external_annotations`); where
+//! they name no forward and no backward, the words that the user set on the events (`_set_memory_metadata`); and where
+//! there are none, the stacks: a module's call is forward, autograd's engine backward, and torch's optimizers update.
 //!
 //! What lies in no range is `between`; but between forward and backward it is the loss, and before the first forward it is
-//! `load`. Where no range has the name of a phase, all events are one: `recording`.
+//! `load`. Where nothing tells a phase, all events are one: `recording`.
 
+use crate::category::of_word;
+use crate::maker::Makers;
 use crate::names::RangeNames;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, TextId};
 use peakledger_core::Phase;
+use std::collections::BTreeMap;
 
 /// A stretch of events in one phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,21 +25,44 @@ pub struct Span {
     pub first: u32,
 }
 
+/// What tells the phases of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToldBy {
+    /// Ranges that the program named.
+    Ranges,
+    /// The user's words on the events.
+    Words,
+    /// The stacks of the events.
+    Stacks,
+    /// Nothing.
+    Nothing,
+}
+
+impl ToldBy {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ToldBy::Ranges => "the ranges that the program named",
+            ToldBy::Words => "the user's words on the events",
+            ToldBy::Stacks => "the stacks: modules, autograd, optimizers",
+            ToldBy::Nothing => "nothing in the file",
+        }
+    }
+}
+
+/// When another phase begins, or none, by the first event in it.
+type Changes = Vec<(u32, Option<Phase>)>;
+
 /// The most stretches that are told apart.
 const MOST_SPANS: usize = 10_000;
 
-/// The stretches of a device, in order: one or more, the first from event 0.
-pub fn spans(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Vec<Span> {
-    let changes = changes(snapshot, device, names);
-    if changes.is_empty() {
-        return vec![Span { phase: Phase::named("recording"), number: None, first: 0 }];
-    }
-    let times: Vec<u64> =
-        snapshot.events.between(snapshot.trace(device)).map(|event| event.time_us).collect();
+/// The stretches of a device, in order: one or more, the first from event 0. Also what tells them.
+pub fn spans(snapshot: &Snapshot, device: u32, names: &RangeNames) -> (Vec<Span>, ToldBy) {
+    let (changes, told_by) = changes(snapshot, device, names);
+    let events = snapshot.trace(device).len();
     let mut spans = vec![Span { phase: between(), number: None, first: 0 }];
-    for (time, phase) in changes {
-        let first = u32::try_from(times.partition_point(|at| *at < time)).unwrap_or(u32::MAX);
-        if first as usize >= times.len() {
+    for (first, phase) in changes {
+        if first as usize >= events {
             break; // nothing happens in it, nor after it
         }
         let phase = phase.unwrap_or_else(between);
@@ -43,26 +73,78 @@ pub fn spans(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Vec<Span> 
         }
     }
     spans.dedup_by(|next, before| next.phase == before.phase && next.phase == between());
+    if spans.iter().all(|span| span.phase == between()) {
+        return (vec![Span { phase: Phase::named("recording"), number: None, first: 0 }], ToldBy::Nothing);
+    }
     name_gaps(&mut spans);
     number(&mut spans);
-    spans
+    (spans, told_by)
+}
+
+/// The changes that the best witness tells: one that knows a forward or a backward, else one that knows any phase.
+fn changes(snapshot: &Snapshot, device: u32, names: &RangeNames) -> (Changes, ToldBy) {
+    let ranges = by_ranges(snapshot, device, names);
+    if is_of_a_step(&ranges) {
+        return (ranges, ToldBy::Ranges);
+    }
+    let words = by_words(snapshot, device, names);
+    if is_of_a_step(&words) {
+        return (words, ToldBy::Words);
+    }
+    let stacks = Makers::of(snapshot, device).phases();
+    let stacks: Changes =
+        stacks.into_iter().take(MOST_SPANS).map(|(first, phase)| (first, Some(phase))).collect();
+    let witnesses = [(stacks, ToldBy::Stacks), (ranges, ToldBy::Ranges), (words, ToldBy::Words)];
+    let told = witnesses.into_iter().find(|(changes, _)| !changes.is_empty());
+    told.unwrap_or((Vec::new(), ToldBy::Nothing))
+}
+
+fn is_of_a_step(changes: &Changes) -> bool {
+    changes.iter().any(|(_, phase)| matches!(phase, Some(Phase::Forward | Phase::Backward)))
+}
+
+/// The words that name a phase; events without one, as those of autograd's threads are, go on in the phase before.
+fn by_words(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Changes {
+    let trace = snapshot.trace(device);
+    let mut known: BTreeMap<TextId, Option<Phase>> = BTreeMap::new();
+    let mut changes: Changes = Vec::new();
+    for (event, word) in snapshot.events.words(trace.clone()) {
+        let of_the_word = || {
+            let text = snapshot.texts.text(word);
+            // `optimizer` on a block says whose it is
+            if of_word(&text).is_some() { None } else { names.phase(&text) }
+        };
+        let phase = known.entry(word).or_insert_with(of_the_word).clone();
+        if phase.is_some() && changes.last().is_none_or(|(_, last)| *last != phase) {
+            changes.push((event - trace.start, phase));
+        }
+        if changes.len() >= MOST_SPANS {
+            break;
+        }
+    }
+    changes
 }
 
 fn between() -> Phase {
     Phase::named("between")
 }
 
-/// When another phase begins, or none.
-fn changes(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Vec<(u64, Option<Phase>)> {
+/// The ranges: the innermost that is open is the phase.
+fn by_ranges(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Changes {
     let mut marks: Vec<(u64, bool, Phase)> = Vec::new();
     for annotation in snapshot.annotations.iter().filter(|annotation| annotation.device == device) {
         if let Some(phase) = names.phase(&snapshot.texts.text(annotation.name)) {
             marks.push((annotation.time_us, annotation.start, phase));
         }
     }
+    if marks.is_empty() {
+        return Vec::new();
+    }
+    let times: Vec<u64> =
+        snapshot.events.between(snapshot.trace(device)).map(|event| event.time_us).collect();
+    let first_at = |time| u32::try_from(times.partition_point(|at| *at < time)).unwrap_or(u32::MAX);
     marks.sort_by_key(|(time, ..)| *time);
     marks.truncate(MOST_SPANS);
-    // the ranges that are open, the innermost last: it is the phase
     let mut open: Vec<Phase> = Vec::new();
     let mut changes = Vec::new();
     for (time, start, phase) in marks {
@@ -73,7 +155,7 @@ fn changes(snapshot: &Snapshot, device: u32, names: &RangeNames) -> Vec<(u64, Op
             open.remove(at);
         }
         if open.last() != before.as_ref() {
-            changes.push((time, open.last().cloned()));
+            changes.push((first_at(time), open.last().cloned()));
         }
     }
     changes

@@ -8,7 +8,7 @@ use crate::history::{Curve, History, OpeningBlock, TooLarge};
 use crate::in_use::InUse;
 use crate::mapped::{Mapped, Run};
 use crate::notes::Notes;
-use crate::snapshot::{Action, Event, PoolId, Settings, Snapshot, StackId, StreamId};
+use crate::snapshot::{Action, Event, PoolId, Settings, Snapshot, StackId, StreamId, TextId};
 use peakledger_core::block::Cut;
 
 /// A block in use.
@@ -28,6 +28,8 @@ pub struct Live {
     pub stream: StreamId,
     /// Whether its owner let go of it and a stream still uses it.
     pub pending: bool,
+    /// The user's last word on it.
+    pub word: Option<TextId>,
 }
 
 /// What an event did to the blocks.
@@ -97,7 +99,7 @@ impl<'a> Replay<'a> {
     fn open(&mut self, block: &OpeningBlock, settings: &Settings) {
         let size = block.size.unwrap_or_else(|| rounded(settings, block.requested));
         let OpeningBlock { address, requested, pending, stack, stream, .. } = *block;
-        let live = Live { address, requested, size, event: None, stack, stream, pending };
+        let live = Live { address, requested, size, event: None, stack, stream, pending, word: None };
         self.enter(live);
     }
 
@@ -142,6 +144,7 @@ impl<'a> Replay<'a> {
                     stack: event.stack,
                     stream: event.stream,
                     pending: false,
+                    word: self.word(number),
                 };
                 self.enter(live);
                 Change::Allocated(live)
@@ -181,12 +184,24 @@ impl<'a> Replay<'a> {
                 }
                 Change::Nothing
             }
-            Action::Oom | Action::Annotate | Action::Unknown => Change::Nothing,
+            Action::Annotate => {
+                if let word @ Some(_) = self.word(number)
+                    && let Some(live) = self.live.get_mut(event.addr)
+                {
+                    live.word = word;
+                }
+                Change::Nothing
+            }
+            Action::Oom | Action::Unknown => Change::Nothing,
         }
     }
 
     fn pool(&self, number: u32) -> PoolId {
         self.snapshot.events.pool(self.first + number).unwrap_or(PoolId(0))
+    }
+
+    fn word(&self, number: u32) -> Option<TextId> {
+        self.snapshot.events.metadata(self.first + number)
     }
 
     /// The bytes of the block that an allocation got.

@@ -58,10 +58,10 @@ fn a_million_events() {
     within_the_promise(1_000_000);
 }
 
-/// 16 GB of a file, 4 GB of memory and a minute: `cargo test --release -p peakledger-measure --test many_events --
+/// 14 GB of a file, 4 GB of memory and some minutes: `cargo test --release -p peakledger-measure --test many_events --
 /// --ignored`.
 #[test]
-#[ignore = "4 GB of memory and a minute"]
+#[ignore = "4 GB of memory and some minutes"]
 fn a_hundred_million_events() {
     within_the_promise(100_000_000);
 }

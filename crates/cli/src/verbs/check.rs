@@ -1,6 +1,6 @@
 //! `peakledger check`: is a ledger valid.
 
-use super::open_ledger;
+use super::drawable::open_ledger_alone;
 use crate::Answer;
 use crate::args::{OutputArgs, input};
 use peakledger_input::{Input, Problem};
@@ -18,7 +18,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&[&args.ledger])?;
-    let ledger = open_ledger(&args.ledger)?;
-    output.write(&CheckReport { name: &ledger.name, file: &ledger.file })?;
+    let (name, file) = open_ledger_alone(&args.ledger)?;
+    output.write(&CheckReport { name: &name, file: &file })?;
+    output.let_go(file);
     Ok(Answer::Given)
 }

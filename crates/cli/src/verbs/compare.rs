@@ -1,6 +1,6 @@
 //! `peakledger compare`: candidates against a baseline.
 
-use super::{Ledger, open_ledger};
+use super::drawable;
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input};
 use crate::output::Output;
@@ -11,13 +11,12 @@ use peakledger_report::{Candidate, CompareReport};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 
 /// Compare candidate ledgers with a baseline: each one's peak, what it saves, and which states moved
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The baseline's ledger file; candidates inside it take part
+    /// The baseline: a ledger file, whose candidates take part, a memory snapshot, a profiler's trace or a memory timeline
     #[arg(value_parser = input())]
     baseline: Input,
     /// Further candidates, each with a name
@@ -38,8 +37,8 @@ pub(super) struct Named {
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let named = args.candidates.iter().map(Named::parse).collect::<Result<Vec<_>, _>>()?;
     let output = args.output.request_with_pictures(&inputs(&args.baseline, &named))?.listing(&args.list);
-    let baseline = open_ledger(&args.baseline)?;
-    write(&baseline, &named, &output, peakledger_input::open_ledger)
+    let (name, baseline) = drawable::open(&args.baseline)?;
+    write(&name, baseline, &named, &output)
 }
 
 /// Every file that is read.
@@ -49,47 +48,48 @@ pub(super) fn inputs<'a>(baseline: &'a Input, named: &'a [Named]) -> Vec<&'a Inp
 
 /// Compares the candidates inside the baseline's file and those that are named with it.
 pub(super) fn write(
-    baseline: &Ledger,
+    baseline_name: &str,
+    baseline: LedgerFile,
     named: &[Named],
     output: &Output,
-    open: impl Fn(&Input) -> Result<(String, LedgerFile), Problem>,
 ) -> Result<Answer, Problem> {
     let mut opened = Vec::with_capacity(named.len());
     for candidate in named {
-        opened.push((candidate.name.as_str(), open_candidate(open(&candidate.input)?)));
+        opened.push((candidate.name.as_str(), open_candidate(&candidate.input)?));
     }
-    let inside = baseline.file.candidates.iter().map(|(name, ledger)| (&**name, ledger));
-    let outside = opened.iter().map(|(name, ledger)| (*name, &ledger.file.ledger));
+    let inside = baseline.candidates.iter().map(|(name, ledger)| (&**name, ledger));
+    let outside = opened.iter().map(|(name, file)| (*name, &file.ledger));
     let pairs: Vec<_> = inside.chain(outside).collect();
-    check_names(baseline, pairs.iter().map(|(name, _)| *name))?;
+    check_names(baseline_name, pairs.iter().map(|(name, _)| *name))?;
 
     let candidates = pairs.into_iter().map(|(name, ledger)| Candidate {
         name,
         ledger,
-        comparison: compare(&baseline.file.ledger, ledger),
+        comparison: compare(&baseline.ledger, ledger),
     });
     output.write(&CompareReport {
-        baseline_name: &baseline.name,
-        baseline: &baseline.file.ledger,
-        baseline_op: baseline.file.peak_op(),
+        baseline_name,
+        baseline: &baseline.ledger,
+        baseline_op: baseline.peak_op(),
         candidates: candidates.collect(),
     })?;
+    output.let_go((baseline, opened));
     Ok(Answer::Given)
 }
 
-fn open_candidate((name, file): (String, LedgerFile)) -> Ledger {
-    let mut ledger = Ledger { name, file: ManuallyDrop::new(file) };
-    ledger.file.ledger.let_go_of_sums(); // one candidate at a time is looked at
-    if !ledger.file.candidates.is_empty() {
-        let name = peakledger_core::printable(&ledger.name);
+fn open_candidate(input: &Input) -> Result<LedgerFile, Problem> {
+    let (name, mut file) = drawable::open(input)?;
+    file.ledger.let_go_of_sums(); // one candidate at a time is looked at
+    if !file.candidates.is_empty() {
+        let name = peakledger_core::printable(&name);
         let _closed =
             writeln!(io::stderr(), "note: {name}: the candidates inside this candidate are left out");
     }
-    ledger
+    Ok(file)
 }
 
 /// Every candidate has a name of its own, and there is one.
-fn check_names<'a>(baseline: &Ledger, names: impl Iterator<Item = &'a str>) -> Result<(), Problem> {
+fn check_names<'a>(baseline: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Problem> {
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
@@ -98,8 +98,7 @@ fn check_names<'a>(baseline: &Ledger, names: impl Iterator<Item = &'a str>) -> R
         }
     }
     if seen.is_empty() {
-        let problem =
-            Problem::in_file(&*baseline.name, "no candidates inside, and none given to compare it with");
+        let problem = Problem::in_file(baseline, "no candidates inside, and none given to compare it with");
         return Err(problem.mend("name one: `peakledger compare BASELINE NAME=LEDGER`"));
     }
     Ok(())

@@ -1,10 +1,16 @@
-//! What can be drawn: a ledger file, and what a snapshot or a trace measured, which is made one.
+//! What can be drawn: a ledger file, and what a snapshot, a trace or a memory timeline measured, which is made one.
 
 use super::{read, traced};
+use crate::progress::Progress;
 use peakledger_core::document::LedgerFile;
-use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, Source};
-use peakledger_measure::snapshot::{self, Options};
-use peakledger_measure::{Content, Measurement, RangeNames, Scope, content, trace};
+use peakledger_input::{
+    Binary, Input, LEDGER_LIMIT, MEASURED_LIMIT, Problem, Source, open_ledger, read_ledger,
+};
+use peakledger_measure::snapshot::{self, Options, Snapshot};
+use peakledger_measure::timeline::{self, MemoryTimeline};
+use peakledger_measure::trace::{self, Trace};
+use peakledger_measure::{Content, Measurement, RangeNames, Scope, content};
+use std::io::Read as _;
 
 /// What a file is, by how it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +19,8 @@ pub(crate) enum Kind {
     Snapshot,
     /// A profiler's trace.
     Trace,
+    /// A memory timeline, or its picture.
+    Timeline,
     /// A model's config.json.
     Config,
     /// A ledger, or what a ledger's reader will say of it.
@@ -21,60 +29,142 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn of(file: &Binary) -> Kind {
+        let content = content(file);
+        match content {
+            Ok(Content::Pickle) => return Kind::Snapshot,
+            Ok(Content::Timeline) => return Kind::Timeline,
+            _ => {}
+        }
         let head = String::from_utf8_lossy(file.head());
         let has = |keys: &[&str]| keys.iter().any(|key| head.contains(key));
-        match content(file) {
-            Ok(Content::Pickle) => Kind::Snapshot,
-            _ if has(&["\"schema_version\"", "\"start_phase\"", "\"residencies\""]) => Kind::Ledger,
-            Ok(Content::Trace)
-                if has(&[
-                    "\"traceEvents\"",
-                    "\"schemaVersion\"",
-                    "\"deviceProperties\"",
-                    "\"ph\":",
-                    "\"ph\" :",
-                ]) =>
-            {
-                Kind::Trace
-            }
-            Ok(Content::Trace) if has(&["\"model_type\"", "\"architectures\"", "\"hidden_size\""]) => {
-                Kind::Config
-            }
-            _ => Kind::Ledger,
+        if content.is_err() || has(&["\"schema_version\"", "\"start_phase\"", "\"residencies\""]) {
+            Kind::Ledger
+        } else if has(&[
+            "\"traceEvents\"",
+            "\"schemaVersion\"",
+            "\"deviceProperties\"",
+            "\"ph\":",
+            "\"ph\" :",
+        ]) {
+            Kind::Trace
+        } else if has(&["\"model_type\"", "\"architectures\"", "\"hidden_size\""]) {
+            Kind::Config
+        } else {
+            Kind::Ledger
+        }
+    }
+
+    /// What was measured, in words; nothing of what is no measurement.
+    pub(crate) fn measured(self) -> Option<&'static str> {
+        match self {
+            Kind::Snapshot => Some("a Python pickle, as memory snapshots are"),
+            Kind::Trace => Some("a profiler's trace"),
+            Kind::Timeline => Some("a memory timeline"),
+            Kind::Config | Kind::Ledger => None,
         }
     }
 }
 
-/// Reads a file that can be drawn; standard input is a ledger.
-pub(crate) fn open(input: &Input) -> Result<(String, LedgerFile), Problem> {
-    if let Input::File(_) = input
-        && let Ok(file) = Binary::open(input, MEASURED_LIMIT)
-        && let kind @ (Kind::Snapshot | Kind::Trace) = Kind::of(&file)
-    {
-        return Ok((file.name().to_owned(), measured(file, kind)?));
+/// What an input turned out to be.
+pub(crate) enum Found {
+    /// A measurement, not yet read.
+    Measured(Kind, Binary),
+    /// A ledger, with what the user calls it.
+    Ledger(String, LedgerFile),
+}
+
+impl Found {
+    /// Looks at a file or standard input, and reads it if it is a ledger.
+    pub(crate) fn at(input: &Input) -> Result<Found, Problem> {
+        let ledger = |(name, file)| Found::Ledger(name, file);
+        let file = match (input, Binary::open(input, MEASURED_LIMIT)) {
+            (_, Ok(file)) => file,
+            (Input::File(_), Err(_)) => return open_ledger(input).map(ledger),
+            (Input::Stdin, Err(problem)) => return Err(problem),
+        };
+        let kind = Kind::of(&file);
+        match input {
+            _ if kind.measured().is_some() => Ok(Found::Measured(kind, file)),
+            Input::File(_) if !file.is_packed() => open_ledger(input).map(ledger),
+            // what comes by a pipe comes once, and what is packed is unpacked here alone
+            _ => {
+                let source = whole(file)?;
+                Ok(Found::Ledger(source.name().to_owned(), read_ledger(&source)?))
+            }
+        }
     }
-    peakledger_input::open_ledger(input)
+}
+
+/// The whole of a ledger that passes by once.
+fn whole(mut file: Binary) -> Result<Source, Problem> {
+    let mut bytes = Vec::new();
+    let most = LEDGER_LIMIT.bytes.get();
+    let read = (&mut file).take(most.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|error| file.explain(&error))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > most) {
+        return Err(file.problem(format!("larger than a ledger may be ({})", LEDGER_LIMIT.bytes)));
+    }
+    Source::from_bytes(file.name(), bytes)
+}
+
+/// Reads what can be drawn.
+pub(crate) fn open(input: &Input) -> Result<(String, LedgerFile), Problem> {
+    match Found::at(input)? {
+        Found::Measured(kind, file) => Ok((file.name().to_owned(), measured(file, kind)?)),
+        Found::Ledger(name, file) => Ok((name, file)),
+    }
+}
+
+/// Reads a ledger where nothing else will do.
+pub(crate) fn open_ledger_alone(input: &Input) -> Result<(String, LedgerFile), Problem> {
+    match Found::at(input)? {
+        Found::Ledger(name, file) => Ok((name, file)),
+        Found::Measured(kind, file) => {
+            let what = kind.measured().unwrap_or_default();
+            Err(file.problem(format!("{what}, not a ledger")).mend(
+                "`peakledger read FILE` tells what it holds and `--save LEDGER` makes a ledger of it; `show`, `compare`, \
+                 `diff`, `report` and `reconcile --measured` take it as it is",
+            ))
+        }
+    }
 }
 
 /// Reads bytes that can be drawn.
 pub(crate) fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<LedgerFile, Problem> {
     let file = Binary::from_bytes(name, &*bytes)?;
     match Kind::of(&file) {
-        kind @ (Kind::Snapshot | Kind::Trace) => measured(file, kind),
-        _ => peakledger_input::read_ledger(&Source::from_bytes(name, bytes)?),
+        kind if kind.measured().is_some() => measured(file, kind),
+        _ => read_ledger(&Source::from_bytes(name, bytes)?),
     }
 }
 
-fn measured(mut file: Binary, kind: Kind) -> Result<LedgerFile, Problem> {
+fn measured(file: Binary, kind: Kind) -> Result<LedgerFile, Problem> {
     let name = file.name().to_owned();
-    if kind == Kind::Trace {
-        return traced::ledger_of(
-            &name,
-            &trace::read(&mut file, &trace::Options::default(), &mut |_| ())?,
-            None,
-        );
+    match kind {
+        Kind::Trace => traced::ledger_of(&name, &read_trace(file)?, None),
+        Kind::Timeline => traced::timeline_ledger(&name, &read_timeline(file)?),
+        _ => {
+            let snapshot = read_snapshot(file)?;
+            let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
+            read::ledger_of(&name, &snapshot, &measurement, &RangeNames::default())
+        }
     }
-    let snapshot = snapshot::read(&mut file, Options { salvage: false }, &mut |_| ())?;
-    let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
-    read::ledger_of(&name, &snapshot, &measurement, &RangeNames::default())
+}
+
+/// A whole snapshot, with the bar that large files have.
+pub(crate) fn read_snapshot(mut file: Binary) -> Result<Snapshot, Problem> {
+    let mut progress = Progress::of(&file);
+    snapshot::read(&mut file, Options { salvage: false }, &mut |bytes| progress.at(bytes))
+}
+
+/// A whole trace.
+pub(crate) fn read_trace(mut file: Binary) -> Result<Trace, Problem> {
+    let mut progress = Progress::of(&file);
+    trace::read(&mut file, &trace::Options::default(), &mut |bytes| progress.at(bytes))
+}
+
+/// A whole timeline.
+pub(crate) fn read_timeline(mut file: Binary) -> Result<MemoryTimeline, Problem> {
+    let mut progress = Progress::of(&file);
+    timeline::read(&mut file, &mut |bytes| progress.at(bytes))
 }

@@ -18,9 +18,7 @@ mod traced;
 use crate::Answer;
 use crate::args::{Model, OutputArgs};
 use clap::Subcommand;
-use peakledger_core::document::LedgerFile;
-use peakledger_input::{Input, Problem};
-use std::mem::ManuallyDrop;
+use peakledger_input::Problem;
 
 /// What can be asked.
 #[derive(Subcommand)]
@@ -84,15 +82,4 @@ pub(crate) fn run(verb: Verb) -> Result<Answer, Problem> {
         Verb::Serve(args) => serve::run(args),
         Verb::List(args) => list::run(args),
     }
-}
-
-/// A ledger file, and what the user calls it. It lives until the process ends, so its million pieces need no freeing.
-struct Ledger {
-    name: String,
-    file: ManuallyDrop<LedgerFile>,
-}
-
-fn open_ledger(input: &Input) -> Result<Ledger, Problem> {
-    let (name, file) = peakledger_input::open_ledger(input)?;
-    Ok(Ledger { name, file: ManuallyDrop::new(file) })
 }

@@ -5,8 +5,8 @@ use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input, target};
 use crate::output::{self, Target};
 use crate::progress::Progress;
-use peakledger_core::Phase;
 use peakledger_core::document::LedgerFile;
+use peakledger_core::{Bytes, Phase};
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
 use peakledger_measure::snapshot::{self, Options, Snapshot};
 use peakledger_measure::{
@@ -62,8 +62,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let mut file = Binary::open(&args.file, MEASURED_LIMIT)?;
     match content(&file)? {
         Content::Pickle => {}
-        Content::Trace => return traced::trace(file, &args, saved, &output),
-        Content::Timeline => return traced::timeline(file, &args, &output),
+        Content::Json => return traced::trace(file, &args, saved, &output),
+        Content::Timeline => return traced::timeline(file, &args, saved, &output),
     }
     let name = file.name().to_owned();
     let snapshot = open(&mut file, args.salvage)?;
@@ -122,14 +122,17 @@ pub(super) fn ledger_of(
             Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend())
         }
     })?;
-    let [kept, all] = measured.blocks;
+    let ([kept, all], [told, at_peak]) = (measured.blocks, measured.told);
     let left_out = match all - kept {
         0 => String::new(),
         left => format!("; {left} blocks that are at no phase's largest moment are left out"),
     };
     let note = format!(
         "peakledger read {name}, device {device}: block bytes, as torch.cuda.memory_allocated counts them; categories \
-         are {UNTOLD}{left_out}"
+         are {UNTOLD} ({} of {} at the peak are told); phases by {}{left_out}",
+        Bytes::new(told),
+        Bytes::new(at_peak),
+        measured.phases_by.as_str()
     );
     let peak_ops = measured.peak_lines.into_iter().map(|line| line.map(Into::into)).collect();
     Ok(LedgerFile::made(measured.ledger, note, peak_ops))

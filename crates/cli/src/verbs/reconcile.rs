@@ -1,13 +1,14 @@
 //! `peakledger reconcile`: a plan against a measurement.
 
-use super::{drawable, read, traced};
+use super::drawable::{self, Found, Kind};
+use super::{read, traced};
 use crate::Answer;
 use crate::args::{OutputArgs, input};
 use peakledger_core::Bytes;
 use peakledger_core::document::LedgerFile;
-use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem, quoted};
-use peakledger_measure::snapshot::{self, Options, Snapshot};
-use peakledger_measure::{DeviceMeasurement, Live, Measurement, RangeNames, Scope, trace};
+use peakledger_input::{Input, Problem, quoted};
+use peakledger_measure::snapshot::Snapshot;
+use peakledger_measure::{DeviceMeasurement, Live, Measurement, RangeNames, Scope};
 use peakledger_plan::catalogue::card;
 use peakledger_report::{MeasuredFacts, ReconcileReport, Side, Tolerance};
 
@@ -17,7 +18,7 @@ pub(crate) struct Args {
     /// The plan's ledger, as `plan --save` writes it
     #[arg(long, value_name = "LEDGER", value_parser = input())]
     plan: Input,
-    /// What was measured: a memory snapshot, a profiler's trace, or the ledger that `read --save` writes
+    /// What was measured: a memory snapshot, a profiler's trace, a memory timeline, or the ledger that `read --save` writes
     #[arg(long, value_name = "FILE", value_parser = input())]
     measured: Input,
     /// The step of the measurement, counted from 0 [default: the last; of a trace the last whole one]
@@ -37,7 +38,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&[&args.plan, &args.measured])?;
     let total = args.gpu.as_deref().map(card).transpose()?.map(|card| card.total);
     let step = args.measured_step.map(|step| step as usize);
-    let (plan_name, plan) = peakledger_input::open_ledger(&args.plan)?;
+    let (plan_name, plan) = drawable::open_ledger_alone(&args.plan)?;
     let (name, measured, facts) = open(&args.measured, step, total)?;
     let plan_side = Side { name: &plan_name, ledger: &plan.ledger, note: None };
     let side = Side { name: &name, ledger: &measured.ledger, note: measured.note.as_deref() };
@@ -66,35 +67,32 @@ fn open(
     step: Option<usize>,
     total: Option<Bytes>,
 ) -> Result<(String, LedgerFile, MeasuredFacts), Problem> {
-    if let Input::File(_) = input
-        && let Ok(mut file) = Binary::open(input, MEASURED_LIMIT)
-    {
-        let name = file.name().to_owned();
-        match drawable::Kind::of(&file) {
-            drawable::Kind::Snapshot => {
-                let snapshot = snapshot::read(&mut file, Options { salvage: false }, &mut |_| ())?;
-                let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
-                let ledger = read::ledger_of(&name, &snapshot, &measurement, &RangeNames::default())?;
-                let facts = measurement.largest().map(|device| of_device(device, &snapshot, total));
-                return Ok((name, ledger, facts.unwrap_or_default()));
-            }
-            drawable::Kind::Trace => {
-                let trace = trace::read(&mut file, &trace::Options::default(), &mut |_| ())?;
-                let steps = trace.steps.len();
-                no_such_step(&name, step, steps)?;
-                let step = step.unwrap_or_else(|| trace.usual_step());
-                let ledger = traced::ledger_of(&name, &trace, Some(step))?;
-                return Ok((
-                    name,
-                    ledger,
-                    MeasuredFacts { step: Some((step, steps)), ..MeasuredFacts::default() },
-                ));
-            }
-            _ => {}
+    let (kind, file) = match Found::at(input)? {
+        Found::Ledger(name, ledger) => return Ok((name, ledger, MeasuredFacts::default())),
+        Found::Measured(kind, file) => (kind, file),
+    };
+    let name = file.name().to_owned();
+    match kind {
+        Kind::Trace => {
+            let trace = drawable::read_trace(file)?;
+            let steps = trace.steps.len();
+            no_such_step(&name, step, steps)?;
+            let step = step.unwrap_or_else(|| trace.usual_step());
+            let ledger = traced::ledger_of(&name, &trace, Some(step))?;
+            Ok((name, ledger, MeasuredFacts { step: Some((step, steps)), ..MeasuredFacts::default() }))
+        }
+        Kind::Timeline => {
+            let ledger = traced::timeline_ledger(&name, &drawable::read_timeline(file)?)?;
+            Ok((name, ledger, MeasuredFacts::default()))
+        }
+        _ => {
+            let snapshot = drawable::read_snapshot(file)?;
+            let measurement = Measurement::of(&name, &snapshot, &Scope::default())?;
+            let ledger = read::ledger_of(&name, &snapshot, &measurement, &RangeNames::default())?;
+            let facts = measurement.largest().map(|device| of_device(device, &snapshot, total));
+            Ok((name, ledger, facts.unwrap_or_default()))
         }
     }
-    let (name, ledger) = peakledger_input::open_ledger(input)?;
-    Ok((name, ledger, MeasuredFacts::default()))
 }
 
 fn of_device(device: &DeviceMeasurement, snapshot: &Snapshot, total: Option<Bytes>) -> MeasuredFacts {

@@ -1,18 +1,17 @@
 //! `peakledger report`: a ledger or a measurement, or several side by side, as one page with pictures.
 
-use super::{Ledger, compare, drawable};
+use super::{compare, drawable};
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input};
 use peakledger_input::{Input, Problem};
 use peakledger_report::ShowReport;
 use std::ffi::OsString;
-use std::mem::ManuallyDrop;
 
 /// Draw a ledger or a measurement, or several side by side, as one page: the timeline, the peak, and who forms it
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A ledger file, such as `plan --save` writes, a memory snapshot or a profiler's trace; `-` reads a ledger from standard
-    /// input
+    /// A ledger file, such as `plan --save` writes, a memory snapshot, a profiler's trace or a memory timeline; `-` reads
+    /// standard input
     #[arg(value_parser = input())]
     ledger: Input,
     /// Others to draw beside it, each with a name
@@ -29,10 +28,10 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let inputs = compare::inputs(&args.ledger, &named);
     let output = args.output.request_of_page(&inputs)?.listing(&args.list);
     let (name, file) = drawable::open(&args.ledger)?;
-    let ledger = Ledger { name, file: ManuallyDrop::new(file) };
-    if !named.is_empty() || !ledger.file.candidates.is_empty() {
-        return compare::write(&ledger, &named, &output, drawable::open);
+    if !named.is_empty() || !file.candidates.is_empty() {
+        return compare::write(&name, file, &named, &output);
     }
-    output.write(&ShowReport { name: &ledger.name, file: &ledger.file })?;
+    output.write(&ShowReport { name: &name, file: &file })?;
+    output.let_go(file);
     Ok(Answer::Given)
 }

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 /// Show a plan, a ledger or a measurement on a page of this machine, and plan with knobs; Ctrl-C ends it
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to show: a ledger, a memory snapshot, a profiler's trace, a config.json, or a model by name
+    /// What to show: a ledger, a memory snapshot, a profiler's trace, a memory timeline, a config.json, or a model by name
     what: Option<String>,
     /// Do not open a browser
     #[arg(long)]

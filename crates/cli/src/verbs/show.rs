@@ -1,15 +1,15 @@
-//! `peakledger show`: phases, peak and contributors of a ledger.
+//! `peakledger show`: phases, peak and contributors of a ledger or a measurement.
 
-use super::open_ledger;
+use super::drawable;
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input};
 use peakledger_input::{Input, Problem};
 use peakledger_report::ShowReport;
 
-/// Show the phases of a ledger, where its peak is, and who forms it
+/// Show the phases of a ledger or a measurement, where its peak is, and who forms it
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The ledger file; `-` reads standard input
+    /// A ledger file, a memory snapshot, a profiler's trace or a memory timeline; `-` reads standard input
     #[arg(value_parser = input())]
     ledger: Input,
     /// Draw the timeline in the table
@@ -23,7 +23,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request_with_pictures(&[&args.ledger])?.listing(&args.list).plotting(args.plot);
-    let ledger = open_ledger(&args.ledger)?;
-    output.write(&ShowReport { name: &ledger.name, file: &ledger.file })?;
+    let (name, file) = drawable::open(&args.ledger)?;
+    output.write(&ShowReport { name: &name, file: &file })?;
+    output.let_go(file);
     Ok(Answer::Given)
 }

@@ -8,7 +8,7 @@ use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, Problem, Source};
 use peakledger_measure::RangeNames;
 use peakledger_measure::oom_message::{self, OOM_TEXT_LIMIT};
-use peakledger_measure::timeline;
+use peakledger_measure::timeline::{self, MemoryTimeline};
 use peakledger_measure::trace::{self, Options, Trace};
 use peakledger_report::{OomReport, TimelineReport, TraceReport};
 use std::path::Path;
@@ -39,11 +39,19 @@ pub(super) fn trace(
 }
 
 /// Answers from a memory timeline.
-pub(super) fn timeline(mut file: Binary, args: &Args, output: &Output) -> Result<Answer, Problem> {
-    refuse(args, &["--at", "--events", "--device", "--phase", "--save", "--salvage"], "a memory timeline")?;
+pub(super) fn timeline(
+    mut file: Binary,
+    args: &Args,
+    saved: Option<&Path>,
+    output: &Output,
+) -> Result<Answer, Problem> {
+    refuse(args, &["--at", "--events", "--device", "--phase", "--salvage"], "a memory timeline")?;
     let mut progress = Progress::of(&file);
     let timeline = timeline::read(&mut file, &mut |bytes| progress.at(bytes))?;
     drop(progress);
+    if let Some(path) = saved {
+        output::save_ledger(path, output.force, &timeline_ledger(file.name(), &timeline)?)?;
+    }
     output.write(&TimelineReport { name: file.name(), timeline: &timeline })?;
     Ok(Answer::Given)
 }
@@ -88,6 +96,18 @@ fn choose(trace: &mut Trace, number: u32, name: &str) -> Result<(), Problem> {
         }));
     }
     Ok(())
+}
+
+/// The ledger of a timeline's peak.
+pub(super) fn timeline_ledger(name: &str, timeline: &MemoryTimeline) -> Result<LedgerFile, Problem> {
+    let ledger = timeline
+        .ledger()
+        .map_err(|rule| Problem::in_file(name, format!("makes no ledger: {rule}")).mend(rule.kind.mend()))?;
+    let note = format!(
+        "peakledger read {name}: the peak of a memory timeline, by torch's categories; it names no tensors and no phases, \
+         and what torch could not place counts as workspace"
+    );
+    Ok(LedgerFile::made(ledger, note, Vec::new()))
 }
 
 /// The ledger of a step, of the device with the largest peak; of the step in which that is, unless one is named.

@@ -9,7 +9,6 @@ const FILES: &[(&str, &[u8], &str)] = &[
     ("empty.json", b"", "an empty file"),
     ("html.json", b"<!DOCTYPE html>\n<html>", "an HTML page"),
     ("lfs.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "a git-lfs pointer"),
-    ("pickle.json", b"\x80\x04\x95\x00", "a Python pickle"),
     ("zip.json", b"PK\x03\x04\x14", "a zip archive"),
     ("gzip.json", b"\x1f\x8b\x08\x00", "a gzip archive"),
     ("utf16.json", b"\xff\xfe[\x00]\x00", "UTF-16"),

@@ -7,6 +7,7 @@ mod answers;
 mod compare;
 mod configs;
 mod diff;
+mod drawable;
 mod files;
 mod fit;
 mod hostile;

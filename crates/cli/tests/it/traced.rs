@@ -142,8 +142,8 @@ fn what_means_nothing_for_a_file_is_refused() {
     error: `--at`: it means nothing for a profiler's trace
       help: leave it out, or give a memory snapshot
     "#);
-    insta::assert_snapshot!(bench.refusal("read timeline.json --save x.json"), @r#"
-    error: `--save`: it means nothing for a memory timeline
+    insta::assert_snapshot!(bench.refusal("read timeline.json --at 3"), @r#"
+    error: `--at`: it means nothing for a memory timeline
       help: leave it out, or give a memory snapshot
     "#);
     insta::assert_snapshot!(bench.refusal("read trace.json --device 4"), @r#"

@@ -191,6 +191,25 @@ impl Events {
         rare(&self.metadata, id)
     }
 
+    /// The stacks of the events of an action among a run of them, by their place in it.
+    pub(crate) fn stacks_of(
+        &self,
+        action: Action,
+        range: Range<u32>,
+    ) -> impl Iterator<Item = (u32, StackId)> + '_ {
+        let range = range.start as usize..range.end as usize;
+        let events = slice(&self.action, &range).iter().zip(slice(&self.stack, &range));
+        let those = (0u32..).zip(events).filter(move |(_, (found, _))| **found == action);
+        those.map(|(place, (_, stack))| (place, *stack))
+    }
+
+    /// The user's words on a run of events, with the events that have one.
+    pub(crate) fn words(&self, range: Range<u32>) -> impl Iterator<Item = (u32, TextId)> + '_ {
+        let first = self.metadata.partition_point(|(event, _)| *event < range.start);
+        let words = self.metadata.get(first..).unwrap_or_default().iter().copied();
+        words.take_while(move |(event, _)| *event < range.end)
+    }
+
     /// The pool of an event (torch 2.15).
     pub fn pool(&self, id: u32) -> Option<PoolId> {
         rare(&self.pools, id)

@@ -13,6 +13,7 @@ mod own;
 mod plain;
 mod shared;
 mod timeline;
+mod told;
 mod trace;
 mod truth;
 #[allow(dead_code)] // raw opcodes are for the tests of the command line

@@ -5,7 +5,7 @@ use crate::writer::{Py, dict, pickle};
 use peakledger_core::{Bytes, Phase};
 use peakledger_measure::snapshot::Snapshot;
 use peakledger_measure::{
-    DeviceMeasurement, Live, MeasuredLedger, RangeNames, UserLines, by_owner, live_after, spans,
+    DeviceMeasurement, Live, MeasuredLedger, RangeNames, ToldBy, UserLines, by_owner, live_after, spans,
 };
 
 fn measure(snapshot: &Snapshot) -> DeviceMeasurement {
@@ -63,10 +63,9 @@ fn a_window_of_events_has_its_own_peak() {
 #[test]
 fn the_ledger_has_the_phases_and_the_peak() {
     let snapshot = open_value(&step()).unwrap();
-    let phases: Vec<(Phase, u32)> = spans(&snapshot, 0, &RangeNames::default())
-        .into_iter()
-        .map(|span| (span.phase, span.first))
-        .collect();
+    let (spans, told_by) = spans(&snapshot, 0, &RangeNames::default());
+    assert_eq!(told_by, ToldBy::Ranges);
+    let phases: Vec<(Phase, u32)> = spans.into_iter().map(|span| (span.phase, span.first)).collect();
     assert_eq!(phases, [(Phase::Forward, 0), (Phase::Backward, 1)]);
     for most in [u64::MAX, 0] {
         let measured = MeasuredLedger::within(&snapshot, 0, &RangeNames::default(), most).unwrap();

@@ -1,6 +1,6 @@
 //! The fields of `read` for programs.
 
-use super::rows::{pool_name, stream_name};
+use super::rows::{by_category, pool_name, stream_name};
 use super::{At, ReadReport};
 use peakledger_measure::snapshot::{Action, Snapshot, StackId};
 use peakledger_measure::{DeviceMeasurement, EndState, Holding, Live, Oom, UserLines, by_owner, by_stack};
@@ -46,6 +46,9 @@ struct DeviceJson {
     contributors: Vec<LiveJson>,
     by_user_frame: Vec<LineJson>,
     by_stack: Vec<StackJson>,
+    /// Requested bytes at the peak, as far as their category is told.
+    by_category: BTreeMap<&'static str, u64>,
+    unknown_category_bytes: u64,
     complete: bool,
 }
 
@@ -161,6 +164,8 @@ fn event(event: Option<u32>) -> i64 {
 
 fn device(snapshot: &Snapshot, device: &DeviceMeasurement, lines: &UserLines<'_>) -> DeviceJson {
     let end: &EndState = &device.end;
+    let categories = by_category(snapshot, device.history.device, &device.at_peak, device.requested.event);
+    let unknown = categories.iter().filter(|(category, _)| category.is_none());
     let actions = Action::ALL.iter().zip(device.history.actions).filter(|(_, count)| *count > 0);
     DeviceJson {
         device: device.history.device,
@@ -209,6 +214,11 @@ fn device(snapshot: &Snapshot, device: &DeviceMeasurement, lines: &UserLines<'_>
                 depth: snapshot.stacks.frames(group.key).len(),
                 frames: frames(snapshot, group.key),
             })
+            .collect(),
+        unknown_category_bytes: unknown.map(|(_, bytes)| bytes).sum(),
+        by_category: categories
+            .iter()
+            .filter_map(|(category, bytes)| Some(((*category)?.as_str(), *bytes)))
             .collect(),
         complete: device.complete,
     }

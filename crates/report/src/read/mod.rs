@@ -257,10 +257,44 @@ impl ReadReport<'_> {
         }
         table.write(out, look)?;
         let rest: u64 = groups.iter().skip(shown).map(|row| row.bytes).sum();
-        match and_more(groups.len() - shown, Bytes::new(rest)) {
-            Some(more) => prose(out, look, Style::new(), &more),
-            None => Ok(()),
+        if let Some(more) = and_more(groups.len() - shown, Bytes::new(rest)) {
+            prose(out, look, Style::new(), &more)?;
         }
+        self.categories(out, look, device)
+    }
+
+    /// The listed blocks by category, if that of any is told.
+    fn categories(&self, out: &mut dyn io::Write, look: &Look, device: &DeviceMeasurement) -> io::Result<()> {
+        let (live, event) = match &self.at {
+            Some(at) => (&at.live, at.event),
+            None => (&device.at_peak, device.requested.event),
+        };
+        let categories = rows::by_category(self.snapshot, device.history.device, live, event);
+        if categories.iter().all(|(category, _)| category.is_none()) {
+            return Ok(());
+        }
+        writeln!(out)?;
+        prose(out, look, look.bold(), "by category, as far as stacks and the user's words tell it")?;
+        let total = categories.iter().map(|(_, bytes)| bytes).sum();
+        let mut table = Table::new(vec![
+            Column::left("").cut(),
+            Column::right(""),
+            Column::right("").optional(),
+            Column::bar(total),
+        ]);
+        for (category, bytes) in categories {
+            let style = category.map_or(Style::new(), |category| look.category(category));
+            table.row(vec![
+                Cell::styled(
+                    category.map_or_else(|| "not told".to_owned(), |known| known.to_string()),
+                    style,
+                ),
+                Cell::plain(Bytes::new(bytes).to_string()),
+                Cell::plain(percent(Bytes::new(bytes), Bytes::new(total))),
+                Cell::Bar(vec![(bytes, style)]),
+            ]);
+        }
+        table.write(out, look)
     }
 
     /// What is reserved at the end, by what becomes of it.

@@ -2,10 +2,12 @@
 
 use crate::Look;
 use crate::table::{Cell, Column, Table};
-use peakledger_core::Bytes;
 use peakledger_core::block::Pool;
+use peakledger_core::{Bytes, Category};
 use peakledger_measure::snapshot::Snapshot;
-use peakledger_measure::{Curve, DeviceMeasurement, EndState, Holding, Live, UserLines, by_owner};
+use peakledger_measure::{Curve, DeviceMeasurement, EndState, Holding, Live, UserLines, by_owner, kinds};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// A maker of blocks and what it made.
 pub(super) struct Row {
@@ -99,4 +101,21 @@ pub(super) fn stream_name(snapshot: &Snapshot, holding: &Holding) -> String {
         Some(0) | None => "default".to_owned(),
         Some(handle) => handle.to_string(),
     }
+}
+
+/// Requested bytes by category, the largest first; last those of blocks that nothing tells.
+pub(super) fn by_category(
+    snapshot: &Snapshot,
+    device: u32,
+    live: &[Live],
+    after: Option<u32>,
+) -> Vec<(Option<Category>, u64)> {
+    let mut sums: BTreeMap<Option<Category>, u64> = BTreeMap::new();
+    for (live, kind) in live.iter().zip(kinds(snapshot, device, live, after)) {
+        let sum = sums.entry(kind.told.then_some(kind.category)).or_default();
+        *sum = sum.saturating_add(live.requested); // part of a total that fits
+    }
+    let mut sums: Vec<(Option<Category>, u64)> = sums.into_iter().collect();
+    sums.sort_by_key(|(category, bytes)| (category.is_none(), Reverse(*bytes)));
+    sums
 }

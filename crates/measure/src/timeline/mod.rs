@@ -5,6 +5,8 @@
 //! (`MemoryProfileTimeline`), which is deprecated in 2.15 and whose categories are at a loss with mixed precision, compiled
 //! and distributed steps: much of those is `unknown` then.
 
+mod ledger;
+
 use crate::elements::Elements;
 use peakledger_core::{Bytes, Category, Detail};
 use peakledger_input::{Binary, Problem};
