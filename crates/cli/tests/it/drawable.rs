@@ -53,16 +53,37 @@ fn every_verb_that_draws_takes_every_measurement() {
 #[test]
 fn a_pipe_is_looked_at_too() {
     let bench = bench();
-    let shown = bench.answer("show timeline.json --format json");
-    assert_eq!(bench.pipe("show - --format json", TIMELINE).out, shown);
-    let ledger = bench.answer("show ledger.json --format json");
-    assert_eq!(bench.pipe("show - --format json", LEDGER).out, ledger);
+    let peak = |answer: &str| serde_json::from_str::<Value>(answer).unwrap()["peak"].clone();
+    for (file, content) in [("timeline.json", TIMELINE), ("trace.json", TRACE), ("ledger.json", LEDGER)] {
+        let shown = bench.answer(&format!("show {file} --format json"));
+        assert_eq!(peak(&bench.pipe("show - --format json", content).out), peak(&shown), "{file}");
+    }
     assert_eq!(bench.pipe("diff - ledger.json", TRACE).code, Some(0));
 }
 
 #[test]
 fn a_timeline_is_its_peak_by_category() {
-    assert_snapshot!(bench().answer("show timeline.json"), @"");
+    assert_snapshot!(bench().answer("show timeline.json"), @"
+    peak 12.50 KiB in recording
+    timeline.json: 3 states
+    note: peakledger read timeline.json: the peak of a memory timeline, by torch's
+          categories; it names no tensors and no phases, and what torch could not
+          place counts as workspace
+
+       phase          total
+    ▶  recording  12.50 KiB  ████████████████████████████████████████
+
+    at the peak, by category
+    parameter   4.00 KiB  32.0 %  ████████████▊
+    activation  8.00 KiB  64.0 %  █████████████████████████▋
+    workspace      512 B   4.0 %  █▋
+
+    contributors
+    state           size   share  category
+    activation  8.00 KiB  64.0 %  activation
+    parameter   4.00 KiB  32.0 %  parameter
+    unknown        512 B   4.0 %  workspace
+    ");
 }
 
 #[test]
