@@ -150,6 +150,8 @@ fn it_draws_the_files_that_it_is_given() {
     let (status, document) = served.post("open?name=a%20b.json", SAMPLE);
     let document: Value = serde_json::from_str(&document).unwrap();
     assert_eq!((status, &document["title"]), (200, &json!("a b.json")));
+    let timeline = "[[1], [[0, 4096, 0, 0, 0, 8192, 0, 0, 0]]]";
+    assert_eq!(served.post("open?name=timeline.json", timeline).0, 200);
     let config = r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 1, "vocab_size": 50, "n_positions": 64}"#;
     assert_eq!(served.post("open?name=own.json", config), (200, r#"{"model":"own.json"}"#.to_owned()));
     assert_eq!(served.words("plan", &["own.json", "--seq-len", "8"]).0, 200, "and then it is a model");

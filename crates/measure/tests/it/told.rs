@@ -3,7 +3,7 @@
 use crate::own::*;
 use crate::shared;
 use crate::writer::{Py, dict};
-use peakledger_core::{Category, Detail};
+use peakledger_core::{Category, Detail, Device};
 use peakledger_input::{Binary, Input, MEASURED_LIMIT};
 use peakledger_measure::snapshot::{Options, Snapshot, read};
 use peakledger_measure::{MeasuredLedger, Measurement, RangeNames, Scope, ToldBy, kinds, spans};
@@ -174,6 +174,30 @@ fn words_on_events_are_phases_where_no_range_is() {
     assert_eq!(told_by, ToldBy::Words);
 }
 
+/// A real step of AdamW in fp32: every weight has a gradient of its size and two states, whatever the frames say.
+#[test]
+fn a_real_step_holds_a_gradient_and_two_states_for_each_weight() {
+    let Some(folder) = shared::snapshots() else { return };
+    let path = folder.join("36_lm_train_128_full.pickle");
+    let mut file = Binary::open(&Input::of(path.as_path()), MEASURED_LIMIT).unwrap();
+    let snapshot = read(&mut file, Options::default(), &mut |_| {}).unwrap();
+    let measured = MeasuredLedger::of(&snapshot, 0, &RangeNames::default()).unwrap();
+    let peak = measured.ledger.peak();
+    assert_eq!(peak.slot.phase.as_str(), "update");
+    let of = |category| -> u64 {
+        let there = measured.ledger.resident(Device::Gpu, peak.moment);
+        there.filter(|(_, state)| state.category == category).map(|(_, state)| state.bytes.get()).sum()
+    };
+    let weights = of(Category::Parameter);
+    let share = |category, times: u64| 100 * of(category) / (times * weights);
+    assert!((99..=101).contains(&share(Category::Gradient, 1)), "{} %", share(Category::Gradient, 1));
+    assert!(
+        (98..=102).contains(&share(Category::OptimizerState, 2)),
+        "{}",
+        share(Category::OptimizerState, 2)
+    );
+}
+
 /// What of the real snapshots is told, at the peak of each; a figure to be looked at.
 #[test]
 fn how_much_of_real_snapshots_is_told() {
@@ -191,10 +215,10 @@ fn how_much_of_real_snapshots_is_told() {
         let measured = MeasuredLedger::of(&snapshot, device.history.device, &RangeNames::default()).unwrap();
         let [told, all] = measured.told;
         sum = [sum[0] + told, sum[1] + all];
-        let share = if all == 0 { 0.0 } else { 100.0 * told as f64 / all as f64 };
+        let share = (100 * told).checked_div(all).unwrap_or(0);
         let phases = measured.ledger.timeline().slots().len();
         shared::say(&format!(
-            "{}: {share:.0} % of {} MiB at the peak is told; {phases} phases by {}",
+            "{}: {share} % of {} MiB at the peak is told; {phases} phases by {}",
             path.file_name().unwrap().to_string_lossy(),
             all >> 20,
             measured.phases_by.as_str()
