@@ -1,7 +1,7 @@
 //! accelerate's YAML (`ClusterConfig` in `commands/config/config_args.py`, the keys that `commands/config/cluster.py` asks for).
 
-use super::reading::Reading;
 use super::fsdp;
+use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
 
 pub(super) const SIGNS: &[&str] = &["distributed_type", "compute_environment"];
@@ -27,7 +27,8 @@ pub(super) const PASSES: &[&str] = &[
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.count("num_processes", "--gpus")?;
-    if let (Some(machines), Some(gpus)) = (reading.number("num_machines")?, reading.number("num_processes")?) {
+    if let (Some(machines), Some(gpus)) = (reading.number("num_machines")?, reading.number("num_processes")?)
+    {
         if machines > 1 && gpus % machines == 0 {
             reading.set("--gpus-per-node", gpus / machines, "num_machines");
         }

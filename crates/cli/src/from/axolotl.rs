@@ -1,8 +1,8 @@
 //! Axolotl's YAML (`AxolotlInputConfig` in `utils/schemas/config.py` and its parts; `loaders/model.py` for types).
 
+use super::fsdp;
 use super::reading::Reading;
 use super::training_arguments::{lora, nested_deepspeed};
-use super::fsdp;
 use peakledger_input::{Problem, quoted};
 use serde_json::Value;
 
@@ -133,12 +133,21 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("torch_compile", "torch.compile");
     reading.not_planned_if_set("neftune_noise_alpha", "noise on the embeddings");
     reading.not_planned_if_set("tiled_mlp", "MLPs that run in tiles of the sequence");
-    reading.not_planned_if_set("layer_offloading", "layers that wait on the host: `--offload parameters` plans them");
-    reading.not_planned_if_set("auto_find_batch_size", "another batch size than is said, where that does not fit");
+    reading.not_planned_if_set(
+        "layer_offloading",
+        "layers that wait on the host: `--offload parameters` plans them",
+    );
+    reading.not_planned_if_set(
+        "auto_find_batch_size",
+        "another batch size than is said, where that does not fit",
+    );
     reading.not_planned_if_set("resize_token_embeddings_to_32x", "rows that are added to the embedding");
     reading.not_planned_if_set("added_tokens_overrides", "rows that are added to the embedding");
     reading.not_planned_if_set("tokens", "rows that are added to the embedding");
-    reading.not_planned_if_set("unfrozen_parameters", "training of these alone: `--freeze` plans what is frozen");
+    reading.not_planned_if_set(
+        "unfrozen_parameters",
+        "training of these alone: `--freeze` plans what is frozen",
+    );
     reading.pass(&["sample_packing", "eval_sample_packing", "pad_to_sequence_len"]);
     reading.pass(PASSES);
     Ok(())
@@ -147,7 +156,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
 /// What is another step than the one that is planned.
 fn refuse(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if let Some(kind) = reading.text("rl")? {
-        let cause = format!("{} trains on more than one model or on what is generated, which is not planned", quoted(kind));
+        let cause = format!(
+            "{} trains on more than one model or on what is generated, which is not planned",
+            quoted(kind)
+        );
         return Err(reading.problem("rl", cause).mend("remove it to plan a step of supervised training"));
     }
     for key in ["reward_model", "process_reward_model"] {
@@ -172,7 +184,8 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
         return Ok(());
     }
     // on cards that have it
-    let bf16 = reading.is_auto("bf16") || !reading.has("bf16") && !reading.has("fp16") && !reading.has("float32");
+    let bf16 =
+        reading.is_auto("bf16") || !reading.has("bf16") && !reading.has("fp16") && !reading.has("float32");
     let key = ["bf16", "bfloat16"].into_iter().find(|key| reading.has(key));
     let pure = reading.is("bfloat16")?;
     let fp16 = reading.is("fp16")?;
@@ -207,7 +220,9 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
             Some(rank) => lora(reading, "adapter", rank, dropout, targets.as_deref()),
             None => reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out"),
         },
-        Some(other) => reading.ask("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other))),
+        Some(other) => {
+            reading.ask("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other)))
+        }
     }
     if four {
         // bnb_4bit_use_double_quant in `_set_quantization_config`; norms, embedding and head are bf16 again after
@@ -223,7 +238,10 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("lora_qkv_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("lora_o_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("relora", "ReLoRA");
-    reading.not_planned_if_set("bnb_config_kwargs", "another way to quantize: nf4 with double quantization is planned");
+    reading.not_planned_if_set(
+        "bnb_config_kwargs",
+        "another way to quantize: nf4 with double quantization is planned",
+    );
     Ok(())
 }
 
@@ -244,9 +262,15 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
             None => {}
         },
     }
-    reading.not_planned_if_set("selective_checkpointing", "which ops are kept: `--recompute selective` keeps products and attention");
+    reading.not_planned_if_set(
+        "selective_checkpointing",
+        "which ops are kept: `--recompute selective` keeps products and attention",
+    );
     if reading.peek("activation_offloading").is_some_and(Value::is_string) {
-        reading.not_planned("activation_offloading", "this way to move activations to the host: `--offload activations` plans one");
+        reading.not_planned(
+            "activation_offloading",
+            "this way to move activations to the host: `--offload activations` plans one",
+        );
     } else if reading.is("activation_offloading")? {
         reading.set("--offload", "activations", "activation_offloading");
     }
@@ -254,7 +278,9 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
 }
 
 fn attention(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    for (key, planned) in [("eager_attention", "eager"), ("sdp_attention", "sdpa"), ("flash_attention", "sdpa")] {
+    for (key, planned) in
+        [("eager_attention", "eager"), ("sdp_attention", "sdpa"), ("flash_attention", "sdpa")]
+    {
         if reading.is(key)? {
             reading.set("--attention", planned, key);
         }
@@ -285,7 +311,10 @@ fn loss(reading: &mut Reading<'_>) -> Result<(), Problem> {
     for key in ["liger_rope", "liger_rms_norm", "liger_layer_norm", "liger_glu_activation", "liger_swiglu"] {
         reading.not_planned_if_set(key, "transformers' own module is planned");
     }
-    reading.not_planned_if_set("liger_cross_entropy", "Liger's cross entropy of whole logits: torch's is planned");
+    reading.not_planned_if_set(
+        "liger_cross_entropy",
+        "Liger's cross entropy of whole logits: torch's is planned",
+    );
     reading.not_planned_if_set("chunked_cross_entropy", "the loss in chunks of the sequence");
     reading.pass(&["cut_cross_entropy", "liger_use_token_scaling"]);
     Ok(())

@@ -49,10 +49,17 @@ fn displaced(option: &str) -> &[&str] {
 
 impl Combined {
     /// Takes what one more file says.
-    pub(super) fn take(&mut self, name: String, kind: Kind, file: Input, found: Found) -> Result<(), Problem> {
+    pub(super) fn take(
+        &mut self,
+        name: String,
+        kind: Kind,
+        file: Input,
+        found: Found,
+    ) -> Result<(), Problem> {
         for setting in found.settings.iter().filter(|setting| !setting.implied) {
             for other in [("--zero", "--fsdp"), ("--fsdp", "--zero")] {
-                let clash = |known: &&Setting| setting.option == other.0 && known.option == other.1 && !known.implied;
+                let clash =
+                    |known: &&Setting| setting.option == other.0 && known.option == other.1 && !known.implied;
                 if let Some(known) = self.settings.iter().find(clash) {
                     let cause = format!(
                         "it asks for `{} {}`, and {} for `{} {}`",
@@ -69,9 +76,14 @@ impl Combined {
             self.settings.retain(|known| !goes(known));
         }
         for setting in found.settings {
-            let is_led = |known: &Setting| !known.implied && displaced(known.option).contains(&setting.option);
+            let is_led =
+                |known: &Setting| !known.implied && displaced(known.option).contains(&setting.option);
             let is_said = |known: &Setting| !known.implied && known.option == setting.option;
-            if setting.implied && self.settings.iter().any(|known| known.origin.file != setting.origin.file && (is_led(known) || is_said(known))) {
+            if setting.implied
+                && self.settings.iter().any(|known| {
+                    known.origin.file != setting.origin.file && (is_led(known) || is_said(known))
+                })
+            {
                 continue;
             }
             self.settings.retain(|known| known.option != setting.option);
@@ -135,11 +147,19 @@ impl Combined {
             "fp16-mixed" => Some("fp16"),
             _ => None,
         };
-        let Some(setting) = self.settings.iter_mut().find(|setting| setting.option == "--precision") else { return };
+        let Some(setting) = self.settings.iter_mut().find(|setting| setting.option == "--precision") else {
+            return;
+        };
         if let Some(half) = half(&setting.value) {
             half.clone_into(&mut setting.value);
-            let origin = Origin { key: "DeepSpeed's optimizer steps fp32 copies".to_owned(), place: None, ..setting.origin.clone() };
-            self.settings.retain(|setting| setting.option != "--weights-dtype" && setting.option != "--master-weights");
+            let origin = Origin {
+                key: "DeepSpeed's optimizer steps fp32 copies".to_owned(),
+                place: None,
+                ..setting.origin.clone()
+            };
+            self.settings.retain(|setting| {
+                setting.option != "--weights-dtype" && setting.option != "--master-weights"
+            });
             let value = "fp32".to_owned();
             self.settings.push(Setting { option: "--master-weights", value, origin, implied: true });
         }
@@ -148,17 +168,28 @@ impl Combined {
     /// Adapters, and an optimizer on the host, are stepped without copies on the card.
     fn drop_what_goes_with_nothing(&mut self, said: &[(String, Option<String>)]) {
         let lora = self.value("--lora", said).is_some();
-        let on_host = self.value("--offload", said).is_some_and(|parts| parts.contains("optimizer") || parts.contains("parameters"));
+        let on_host = self
+            .value("--offload", said)
+            .is_some_and(|parts| parts.contains("optimizer") || parts.contains("parameters"));
         if lora || on_host {
-            let copies = |setting: &Setting| setting.implied && matches!(setting.option, "--master-weights" | "--grad-dtype");
+            let copies = |setting: &Setting| {
+                setting.implied && matches!(setting.option, "--master-weights" | "--grad-dtype")
+            };
             self.settings.retain(|setting| !copies(setting));
         }
     }
 
     /// What an option is, on the command line or else in a file.
     fn value<'a>(&'a self, option: &str, said: &'a [(String, Option<String>)]) -> Option<&'a str> {
-        let on_line = said.iter().find(|(known, _)| known == option).map(|(_, value)| value.as_deref().unwrap_or("true"));
-        let in_file = self.settings.iter().find(|setting| setting.option == option).map(|setting| setting.value.as_str());
+        let on_line = said
+            .iter()
+            .find(|(known, _)| known == option)
+            .map(|(_, value)| value.as_deref().unwrap_or("true"));
+        let in_file = self
+            .settings
+            .iter()
+            .find(|setting| setting.option == option)
+            .map(|setting| setting.value.as_str());
         on_line.or(in_file)
     }
 
@@ -174,12 +205,18 @@ impl Combined {
             if implied { None } else { self.number(option, said) }
         };
         let (micro, steps) = (stated("--micro-batch-size"), stated("--gradient-accumulation-steps"));
-        let model: u64 = ["--tp", "--pp", "--cp"].iter().filter_map(|option| self.number(option, said)).product();
-        let by_gpus = self.number("--gpus", said).and_then(|gpus| gpus.checked_div(model).filter(|dp| dp.checked_mul(model) == Some(gpus)));
+        let model: u64 =
+            ["--tp", "--pp", "--cp"].iter().filter_map(|option| self.number(option, said)).product();
+        let by_gpus = self
+            .number("--gpus", said)
+            .and_then(|gpus| gpus.checked_div(model).filter(|dp| dp.checked_mul(model) == Some(gpus)));
         let dp = self.number("--dp", said).or(by_gpus);
-        let on_line = ["--micro-batch-size", "--gradient-accumulation-steps", "--dp", "--gpus", "--tp", "--pp", "--cp"];
+        let on_line =
+            ["--micro-batch-size", "--gradient-accumulation-steps", "--dp", "--gpus", "--tp", "--pp", "--cp"];
         let overridden = said.iter().any(|(option, _)| on_line.contains(&option.as_str()));
-        let product = |factors: [Option<u64>; 3]| factors.into_iter().flatten().try_fold(1u64, u64::checked_mul).filter(|product| *product > 0);
+        let product = |factors: [Option<u64>; 3]| {
+            factors.into_iter().flatten().try_fold(1u64, u64::checked_mul).filter(|product| *product > 0)
+        };
         let (option, known) = match (micro, steps, dp) {
             (Some(_), Some(_), Some(_)) if overridden => return Ok(()),
             (Some(micro), Some(steps), Some(dp)) => {
@@ -203,7 +240,9 @@ impl Combined {
                 return Ok(());
             }
         };
-        let value = known.and_then(|known| (samples % known == 0).then(|| samples / known)).filter(|value| *value > 0);
+        let value = known
+            .and_then(|known| (samples % known == 0).then(|| samples / known))
+            .filter(|value| *value > 0);
         let Some(value) = value else {
             let cause = format!("{samples} sequences a step are no multiple of {}", known.unwrap_or(0));
             return Err(at(&origin, cause).mend("change the batch, or the number of GPUs"));
@@ -273,14 +312,22 @@ impl Combined {
     }
 
     fn origins(&self, command: String) -> Origins {
-        let key = |origin: &Origin| OriginKey { file: origin.file.clone(), line: origin.line(), key: origin.key.clone() };
-        let files = self.files.iter().map(|(file, kind, _)| OriginFile { file: file.clone(), kind: kind.title() });
+        let key = |origin: &Origin| OriginKey {
+            file: origin.file.clone(),
+            line: origin.line(),
+            key: origin.key.clone(),
+        };
+        let files =
+            self.files.iter().map(|(file, kind, _)| OriginFile { file: file.clone(), kind: kind.title() });
         let options = self.settings.iter().map(|setting| OriginOption {
             option: setting.option,
             value: setting.value.clone(),
             origin: key(&setting.origin),
         });
-        let not_planned = self.not_planned.iter().map(|(origin, what)| NotPlanned { origin: key(origin), what: what.clone() });
+        let not_planned = self
+            .not_planned
+            .iter()
+            .map(|(origin, what)| NotPlanned { origin: key(origin), what: what.clone() });
         Origins {
             files: files.collect(),
             options: options.collect(),
@@ -324,7 +371,9 @@ impl Resolved {
     pub(crate) fn print(&self) -> Result<Answer, Problem> {
         let line = self.origins.as_ref().map(|origins| origins.command.as_str()).unwrap_or_default();
         match writeln!(io::stdout(), "{line}") {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Problem::anywhere(error.to_string())),
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Problem::anywhere(error.to_string()))
+            }
             _ => Ok(Answer::Given),
         }
     }

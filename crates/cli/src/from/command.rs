@@ -32,7 +32,12 @@ pub(super) fn given(matches: &ArgMatches, command: &Command) -> Vec<(String, Opt
 
 /// The line: the model, what files said, and what the command line said itself. A config that is nowhere in a file is
 /// written into one first.
-pub(super) fn line(verb: &str, model: &Model, settings: &[Setting], given: &[(String, Option<String>)]) -> String {
+pub(super) fn line(
+    verb: &str,
+    model: &Model,
+    settings: &[Setting],
+    given: &[(String, Option<String>)],
+) -> String {
     let mut words = vec!["peakledger".to_owned(), verb.to_owned()];
     let before = match model.config() {
         None => {
@@ -65,5 +70,9 @@ fn word(words: &mut Vec<String>, option: &str, value: Option<&str>) {
 /// A word as a shell takes it.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:=,+@%-".contains(&byte);
-    if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }

@@ -72,14 +72,24 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     optimizer(reading)?;
     if reading.is_auto("gradient_clipping") {
         reading.value("gradient_clipping");
-        reading.ask("--clip-grad-norm", "gradient_clipping", "`auto` is left to another file or to the command line");
+        reading.ask(
+            "--clip-grad-norm",
+            "gradient_clipping",
+            "`auto` is left to another file or to the command line",
+        );
     } else if let Some(norm) = reading.amount("gradient_clipping")? {
         reading.set("--clip-grad-norm", norm > 0.0, "gradient_clipping");
     }
     reading.within("zero_optimization", zero)?;
     reading.within("activation_checkpointing", |reading| {
-        reading.not_planned_if_set("partition_activations", "checkpoints that are split over tensor parallel ranks");
-        reading.not_planned_if_set("cpu_checkpointing", "checkpoints on the host: `--offload activations` plans them");
+        reading.not_planned_if_set(
+            "partition_activations",
+            "checkpoints that are split over tensor parallel ranks",
+        );
+        reading.not_planned_if_set(
+            "cpu_checkpointing",
+            "checkpoints on the host: `--offload activations` plans them",
+        );
         reading.not_planned_if_set("contiguous_memory_optimization", "checkpoints in one buffer");
         reading.pass(&["number_checkpoints", "synchronize_checkpoint_boundary", "profile"]);
     });
@@ -87,7 +97,8 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--tp", size, "tensor_parallel/autotp_size");
     }
     if reading.number("sequence_parallel_size")?.is_some_and(|size| size > 1) {
-        let problem = reading.problem("sequence_parallel_size", "DeepSpeed-Ulysses sequence parallelism is not planned");
+        let problem = reading
+            .problem("sequence_parallel_size", "DeepSpeed-Ulysses sequence parallelism is not planned");
         return Err(problem.mend("remove it, and say with `--cp N` that ranks share a sequence"));
     }
     reading.pass(PASSES);
@@ -167,7 +178,8 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
             }
         }
         if part == "parameters" && stage.unwrap_or(0) < 3 {
-            let cause = format!("parameters are offloaded by stage 3 alone, and the stage is {}", stage.unwrap_or(0));
+            let cause =
+                format!("parameters are offloaded by stage 3 alone, and the stage is {}", stage.unwrap_or(0));
             return Err(reading.problem(&key, cause).mend("use stage 3, or offload the optimizer"));
         }
     }

@@ -57,7 +57,9 @@ fn config(reading: &mut Reading<'_>, version: u64) -> Result<(), Problem> {
     }
     for key in spellings("fsdp_activation_checkpointing_offload", "activation_checkpointing_offload") {
         if reading.is(key)? {
-            let parts = reading.said("--offload").map_or("activations".to_owned(), |said| format!("{said},activations"));
+            let parts = reading
+                .said("--offload")
+                .map_or("activations".to_owned(), |said| format!("{said},activations"));
             reading.set("--offload", parts, key);
         }
     }

@@ -86,7 +86,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     trainer(reading)?;
     if reading.is("enable_liger_kernel")? {
         reading.set("--fused-loss", true, "enable_liger_kernel");
-        reading.not_planned("enable_liger_kernel", "Liger's norms, rope and SwiGLU: transformers' own are planned");
+        reading.not_planned(
+            "enable_liger_kernel",
+            "Liger's norms, rope and SwiGLU: transformers' own are planned",
+        );
     }
     if reading.is("disable_gradient_checkpointing")? {
         reading.set("--recompute", "none", "disable_gradient_checkpointing");
@@ -103,7 +106,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     types(reading, is_lora)?;
     other_optimizers(reading)?;
     reading.not_planned_if_set("use_unsloth", "Unsloth's kernels: transformers' own modules are planned");
-    reading.not_planned_if_set("use_unsloth_gc", "Unsloth's checkpoints on the host: `--offload activations` plans them");
+    reading.not_planned_if_set(
+        "use_unsloth_gc",
+        "Unsloth's checkpoints on the host: `--offload activations` plans them",
+    );
     reading.not_planned_if_set("use_kt", "KTransformers' experts on the host");
     reading.not_planned_if_set("upcast_layernorm", "norms in fp32");
     reading.not_planned_if_set("upcast_lmhead_output", "the logits once more in fp32");
@@ -134,7 +140,11 @@ fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
         }
         Some("full") => false,
         Some("freeze") => {
-            reading.ask("--freeze", "finetuning_type", "which layers are frozen depends on how many the model has");
+            reading.ask(
+                "--freeze",
+                "finetuning_type",
+                "which layers are frozen depends on how many the model has",
+            );
             false
         }
         Some(other) => {
@@ -153,7 +163,8 @@ fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
             return Err(problem.mend("planned are 4 and 8"));
         }
     }
-    if reading.text("quantization_method")?.is_some_and(|method| method != "bnb" && method != "bitsandbytes") {
+    if reading.text("quantization_method")?.is_some_and(|method| method != "bnb" && method != "bitsandbytes")
+    {
         reading.not_planned("quantization_method", "bitsandbytes' is planned");
     }
     reading.pass(&["quantization_type"]);
@@ -178,7 +189,11 @@ fn types(reading: &mut Reading<'_>, is_lora: bool) -> Result<(), Problem> {
             reading.imply("--weights-dtype", half, "LLaMA-Factory loads the model in the half type");
         }
     } else {
-        reading.ask("--precision", "bf16", "neither bf16 nor fp16 is true, so the checkpoint's own type is computed in");
+        reading.ask(
+            "--precision",
+            "bf16",
+            "neither bf16 nor fp16 is true, so the checkpoint's own type is computed in",
+        );
     }
     Ok(())
 }

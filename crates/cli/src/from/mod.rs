@@ -129,7 +129,8 @@ enum Writing {
 
 impl Writing {
     fn of(text: &str, kind: Option<Kind>) -> Writing {
-        let is_table = |line: &str| line.starts_with('[') && line.trim_end().ends_with(']') && !line.contains(',');
+        let is_table =
+            |line: &str| line.starts_with('[') && line.trim_end().ends_with(']') && !line.contains(',');
         match kind {
             Some(Kind::Megatron) => Writing::Arguments,
             Some(Kind::Torchtitan) => Writing::Keys(Syntax::Toml),
@@ -165,7 +166,8 @@ fn unknown(fields: &Fields) -> Problem {
         .filter_map(|kind| Some(format!("`{}`", kind.to_possible_value()?.get_name())))
         .collect();
     let problem = fields.problem("its keys are of no training config that is known");
-    let mend = format!("known are {}; `--from-kind` says which it is: {}", kinds.join(", "), names.join(", "));
+    let mend =
+        format!("known are {}; `--from-kind` says which it is: {}", kinds.join(", "), names.join(", "));
     problem.mend(mend)
 }
 
@@ -240,7 +242,13 @@ impl FromArgs {
     }
 
     /// Takes a file, and before it those that it names by their paths: what it says itself is nearer.
-    fn take(&self, combined: &mut Combined, source: Source, file: &Input, kind: Option<Kind>) -> Result<(), Problem> {
+    fn take(
+        &self,
+        combined: &mut Combined,
+        source: Source,
+        file: &Input,
+        kind: Option<Kind>,
+    ) -> Result<(), Problem> {
         let name = source.name().to_owned();
         let (kind, mut found) = read(source, kind)?;
         for (path, origin) in std::mem::take(&mut found.further) {

@@ -134,6 +134,10 @@ impl<'a> Reading<'a> {
         text.filter(|text| text.contains('$'))
     }
 
+    pub(super) fn is_variable(&self, key: &str) -> bool {
+        self.variable(key).is_some()
+    }
+
     /// A whole number of 0 or more.
     pub(super) fn number(&mut self, key: &str) -> Result<Option<u64>, Problem> {
         let Some(value) = self.value(key) else { return Ok(None) };
@@ -206,7 +210,9 @@ impl<'a> Reading<'a> {
             Some(Value::Array(list)) => {
                 let words = list.iter().map(|word| word.as_str().map(str::to_owned));
                 let words: Option<Vec<String>> = words.collect();
-                words.map(Some).ok_or_else(|| wrong(self.problem(key, "a list with something else than names")))
+                words
+                    .map(Some)
+                    .ok_or_else(|| wrong(self.problem(key, "a list with something else than names")))
             }
             Some(_) => Err(wrong(self.problem(key, "no list of names"))),
         }
@@ -373,7 +379,8 @@ impl<'a> Reading<'a> {
         let rest = left.len().saturating_sub(MOST_NOT_READ);
         left.truncate(MOST_NOT_READ);
         self.within.clear();
-        self.found.not_read = left.iter().map(|pointer| self.origin(pointer.trim_start_matches('/'))).collect();
+        self.found.not_read =
+            left.iter().map(|pointer| self.origin(pointer.trim_start_matches('/'))).collect();
         if rest > 0 {
             let key = format!("{rest} more");
             self.found.not_read.push(Origin { file: self.fields.name().to_owned(), place: None, key });
@@ -402,7 +409,9 @@ fn is_set(value: &Value) -> bool {
         Value::Null => false,
         Value::Bool(flag) => *flag,
         Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::String(text) => !matches!(text.to_ascii_lowercase().as_str(), "" | "no" | "none" | "false" | "0"),
+        Value::String(text) => {
+            !matches!(text.to_ascii_lowercase().as_str(), "" | "no" | "none" | "false" | "0")
+        }
         Value::Array(list) => !list.is_empty(),
         Value::Object(map) => !map.is_empty(),
     }

@@ -66,7 +66,10 @@ fn model(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let assets = reading.text("model/hf_assets_path")?;
     let folder = assets.and_then(|path| path.trim_end_matches('/').rsplit('/').next());
     let by_assets = folder.and_then(|folder| {
-        models().iter().find(|model| model.id.rsplit('/').next() == Some(folder)).map(|model| model.name.clone())
+        models()
+            .iter()
+            .find(|model| model.id.rsplit('/').next() == Some(folder))
+            .map(|model| model.name.clone())
     });
     let (name, flavor) = (reading.text("model/name")?, reading.text("model/flavor")?);
     let by_flavor = name.zip(flavor).and_then(|(name, flavor)| {
@@ -84,7 +87,10 @@ fn model(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     if let Some(converters) = reading.words("model/converters")? {
         if !converters.is_empty() {
-            reading.not_planned("model/converters", "other modules than those of the model: `nn.Linear` is planned");
+            reading.not_planned(
+                "model/converters",
+                "other modules than those of the model: `nn.Linear` is planned",
+            );
         }
     }
     let key = if reading.has("model") { "model" } else { "training" };
@@ -96,19 +102,21 @@ fn model(reading: &mut Reading<'_>) -> Result<(), Problem> {
 fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let weights = reading.text("training/dtype")?.unwrap_or("float32");
     let compute = reading.text("training/mixed_precision_param")?.unwrap_or("bfloat16");
-    let key = match ["training/mixed_precision_param", "training/dtype"].into_iter().find(|key| reading.has(key)) {
-        Some(key) => key,
-        None => {
-            reading.imply("--precision", "bf16-mixed", "training.mixed_precision_param left out");
-            return Ok(());
-        }
-    };
+    let key =
+        match ["training/mixed_precision_param", "training/dtype"].into_iter().find(|key| reading.has(key)) {
+            Some(key) => key,
+            None => {
+                reading.imply("--precision", "bf16-mixed", "training.mixed_precision_param left out");
+                return Ok(());
+            }
+        };
     let precision = match (weights, compute) {
         ("float32", "float32") => "fp32",
         ("float32", "bfloat16") => "bf16-mixed",
         ("bfloat16", "bfloat16") => "bf16",
         _ => {
-            let cause = format!("weights in {} computed in {} are not planned", quoted(weights), quoted(compute));
+            let cause =
+                format!("weights in {} computed in {} are not planned", quoted(weights), quoted(compute));
             reading.ask("--precision", key, &cause);
             return Ok(());
         }
@@ -131,7 +139,10 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         Some("for-loop") => reading.set("--optimizer-impl", "forloop", "optimizer/implementation"),
         Some(other) => reading.set("--optimizer-impl", other, "optimizer/implementation"),
     }
-    reading.not_planned_if_set("optimizer/early_step_in_backward", "an update within backward: planned after it");
+    reading.not_planned_if_set(
+        "optimizer/early_step_in_backward",
+        "an update within backward: planned after it",
+    );
     Ok(())
 }
 
@@ -147,12 +158,18 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
             let what = "every second product of a linear module is computed again: all are planned as kept";
             reading.not_planned("activation_checkpoint/selective_ac_option", what);
         }
-        Some("selective") => reading.ask("--recompute", key, "a checkpoint of every so manieth layer alone is not planned"),
+        Some("selective") => {
+            reading.ask("--recompute", key, "a checkpoint of every so manieth layer alone is not planned")
+        }
         Some(other) => {
             let problem = reading.problem(key, format!("no mode of torchtitan: {}", quoted(other)));
             return Err(problem.mend("write none, full or selective"));
         }
-        None => reading.ask("--recompute", "activation_checkpoint", "`mode` is left out, and its default depends on the version"),
+        None => reading.ask(
+            "--recompute",
+            "activation_checkpoint",
+            "`mode` is left out, and its default depends on the version",
+        ),
     }
     reading.pass(&["activation_checkpoint/*"]);
     Ok(())
@@ -178,13 +195,19 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let never = reading.text("parallelism/fsdp_reshard_after_forward")? == Some("never");
     match (replicas > 1, shards) {
         (_, 1) => {}
-        (true, 0) => reading.ask("--dp", shard_key, "it is what other sizes leave of the GPUs, beside copies"),
+        (true, 0) => {
+            reading.ask("--dp", shard_key, "it is what other sizes leave of the GPUs, beside copies")
+        }
         (true, _) => {
             reading.set("--fsdp", "hybrid_shard", shard_key);
             reading.set("--gpus-per-node", shards, shard_key);
         }
         (false, 0) if !reading.has(shard_key) => {
-            reading.imply("--fsdp", if never { "shard_grad_op" } else { "full_shard" }, "torchtitan shards over the GPUs that are left");
+            reading.imply(
+                "--fsdp",
+                if never { "shard_grad_op" } else { "full_shard" },
+                "torchtitan shards over the GPUs that are left",
+            );
         }
         (false, _) => reading.set("--fsdp", if never { "shard_grad_op" } else { "full_shard" }, shard_key),
     }
@@ -200,7 +223,8 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.count(&key, option)?;
         }
     }
-    if reading.said("--tp").is_some() && reading.flag("parallelism/enable_sequence_parallel")? != Some(false) {
+    if reading.said("--tp").is_some() && reading.flag("parallelism/enable_sequence_parallel")? != Some(false)
+    {
         reading.imply("--sp", true, "torchtitan's tensor parallel is sequence parallel");
     }
     reading.pass(&["parallelism/enable_sequence_parallel"]);
@@ -214,13 +238,24 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
                 reading.set("--schedule", "interleaved", key);
                 reading.ask("--virtual-stages", key, "how many stages a rank has follows from the layers");
             }
-            other => reading.ask("--schedule", key, &format!("the schedule {} is not planned", quoted(other))),
+            other => {
+                reading.ask("--schedule", key, &format!("the schedule {} is not planned", quoted(other)))
+            }
         }
     }
     reading.not_planned_if_set("parallelism/enable_async_tensor_parallel", "asynchronous tensor parallel");
-    reading.not_planned_if_set("parallelism/disable_loss_parallel", "whole logits on every tensor parallel rank");
-    reading.not_planned_if_set("parallelism/pipeline_parallel_split_points", "stages of its own choice: planned even");
-    reading.not_planned_if_set("parallelism/pipeline_parallel_layers_per_stage", "stages of its own choice: planned even");
+    reading.not_planned_if_set(
+        "parallelism/disable_loss_parallel",
+        "whole logits on every tensor parallel rank",
+    );
+    reading.not_planned_if_set(
+        "parallelism/pipeline_parallel_split_points",
+        "stages of its own choice: planned even",
+    );
+    reading.not_planned_if_set(
+        "parallelism/pipeline_parallel_layers_per_stage",
+        "stages of its own choice: planned even",
+    );
     Ok(())
 }
 
@@ -251,7 +286,7 @@ fn batch(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let key = "training/global_batch_size";
     if reading.peek(key).and_then(serde_json::Value::as_i64).is_some_and(|size| size < 0) {
         reading.value(key);
-    }  else {
+    } else {
         reading.samples(key)?;
     }
     Ok(())

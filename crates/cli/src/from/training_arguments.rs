@@ -163,7 +163,8 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     if reading.is("use_liger_kernel")? {
         reading.set("--fused-loss", true, "use_liger_kernel");
-        reading.not_planned("use_liger_kernel", "Liger's norms, rope and SwiGLU: transformers' own are planned");
+        reading
+            .not_planned("use_liger_kernel", "Liger's norms, rope and SwiGLU: transformers' own are planned");
     }
     reading.imply("--loss-in-model", true, "Trainer passes the labels to the model");
     if reading.is("activation_offloading")? {
@@ -171,8 +172,12 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     reading.not_planned_if_set("torch_compile", "torch.compile");
     reading.not_planned_if_set("neftune_noise_alpha", "noise on the embeddings");
-    reading.not_planned_if_set("label_smoothing_factor", "the smoothed loss, which keeps the logits once more");
-    reading.not_planned_if_set("auto_find_batch_size", "another batch size than is said, where that does not fit");
+    reading
+        .not_planned_if_set("label_smoothing_factor", "the smoothed loss, which keeps the logits once more");
+    reading.not_planned_if_set(
+        "auto_find_batch_size",
+        "another batch size than is said, where that does not fit",
+    );
     reading.not_planned_if_set("torch_empty_cache_steps", "emptying the cache between steps");
     fsdp::of_trainer(reading)?;
     nested_deepspeed(reading)?;
@@ -243,7 +248,13 @@ fn peft(reading: &mut Reading<'_>) -> Result<(), Problem> {
 }
 
 /// `--lora`, by the key that asks for adapters.
-pub(super) fn lora(reading: &mut Reading<'_>, key: &str, rank: u64, dropout: f64, targets: Option<&[String]>) {
+pub(super) fn lora(
+    reading: &mut Reading<'_>,
+    key: &str,
+    rank: u64,
+    dropout: f64,
+    targets: Option<&[String]>,
+) {
     let all = |targets: &[String]| targets.iter().any(|name| name == "all" || name == "all-linear");
     let targets = match targets {
         Some(targets) if !targets.is_empty() && !all(targets) => targets.join("+"),
@@ -262,6 +273,8 @@ pub(super) fn nested_deepspeed(reading: &mut Reading<'_>) -> Result<(), Problem>
             reading.further("deepspeed", path);
             Ok(())
         }
-        Some(_) => Err(reading.problem("deepspeed", "neither a path nor a config").mend("write the path of its JSON")),
+        Some(_) => Err(reading
+            .problem("deepspeed", "neither a path nor a config")
+            .mend("write the path of its JSON")),
     }
 }

@@ -1,8 +1,8 @@
 //! `peakledger plan`: predict what a training step will hold.
 
 use crate::Answer;
-use crate::from::{FromArgs, Given, Resolved};
 use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, model, target};
+use crate::from::{FromArgs, Given, Resolved};
 use crate::output::{self, Output, Target};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, changes};
@@ -166,7 +166,16 @@ impl Planned {
         let reserved = all.map(|plan| Reservation::of(plan, question.settings, card.as_ref(), step));
         let reservations: Vec<Reservation> = reserved.map_while(|reserved| reserved).collect();
         let origins = asked.origins.clone();
-        Ok(Planned { name: model.name, plan: planned, step, card, candidates: plans, left_out, reservations, origins })
+        Ok(Planned {
+            name: model.name,
+            plan: planned,
+            step,
+            card,
+            candidates: plans,
+            left_out,
+            reservations,
+            origins,
+        })
     }
 
     pub(crate) fn report(&self) -> PlanReport<'_> {
@@ -201,8 +210,7 @@ fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
 
 /// The files to be written, neither of which is a file that was read nor the other one.
 fn targets<'a>(args: &'a Args, read: &[&Input]) -> Result<(Output, Option<&'a Path>), Problem> {
-    let output =
-        args.output.request_with_pictures(read)?.listing(&args.list).plotting(args.plot);
+    let output = args.output.request_with_pictures(read)?.listing(&args.list).plotting(args.plot);
     let saved = output::saved(args.save.as_ref(), &output, read)?;
     Ok((output, saved))
 }

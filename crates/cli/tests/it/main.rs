@@ -9,6 +9,7 @@ mod configs;
 mod diff;
 mod files;
 mod fit;
+mod from;
 mod hostile;
 mod list;
 mod plan;

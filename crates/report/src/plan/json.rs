@@ -2,8 +2,8 @@
 
 use super::PlanReport;
 use super::costs::{AddedJson, CostsJson, FiguresJson};
-use crate::{Origins, Reservation};
 use crate::figures::{mib_of_difference, share};
+use crate::{Origins, Reservation};
 use peakledger_core::{ByCategory, Category};
 use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, Verdict};
 use serde::{Serialize, Serializer};

@@ -405,7 +405,10 @@ pub(crate) fn assumptions_in_markdown(
 }
 
 /// Topics and what is said of each.
-pub(crate) fn assumed(plan: &Plan, origins: Option<&Origins>) -> impl Iterator<Item = (&'static str, String)> {
+pub(crate) fn assumed(
+    plan: &Plan,
+    origins: Option<&Origins>,
+) -> impl Iterator<Item = (&'static str, String)> {
     let said = origins.map(Origins::lines).unwrap_or_default();
     plan.assumptions().into_iter().map(|assumption| (assumption.topic, assumption.value)).chain(said)
 }

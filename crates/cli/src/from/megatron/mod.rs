@@ -140,7 +140,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         ("use-megatron-fsdp", "Megatron-FSDP"),
         ("use-custom-fsdp", "Megatron-FSDP"),
         ("use-nccl-ub", "user buffers of NCCL"),
-        ("no-gradient-accumulation-fusion", "weight gradients that are made before they are added: planned as added at once"),
+        (
+            "no-gradient-accumulation-fusion",
+            "weight gradients that are made before they are added: planned as added at once",
+        ),
         ("overlap-param-gather-with-optimizer-step", "parameters that are gathered during the update"),
         ("defer-embedding-wgrad-compute", "the head's weight gradients, put off to the end of the pipeline"),
         ("overlap-moe-expert-parallel-comm", "two micro-batches at once"),
@@ -155,7 +158,12 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.not_planned_if_set(key, what);
     }
     reading.pass(&["overlap-grad-reduce", "overlap-param-gather", "use-flash-attn", "moe-grouped-gemm"]);
-    reading.pass(&["moe-token-dispatcher-type", "moe-permute-fusion", "moe-router-dtype", "moe-router-fusion"]);
+    reading.pass(&[
+        "moe-token-dispatcher-type",
+        "moe-permute-fusion",
+        "moe-router-dtype",
+        "moe-router-fusion",
+    ]);
     reading.pass(PASSES);
     Ok(())
 }
@@ -201,7 +209,11 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         Some("muon" | "dist_muon") => reading.set("--optimizer", "muon", "optimizer"),
         Some(other) => {
-            reading.ask("--optimizer", "optimizer", &format!("the optimizer {} is not planned", quoted(other)));
+            reading.ask(
+                "--optimizer",
+                "optimizer",
+                &format!("the optimizer {} is not planned", quoted(other)),
+            );
         }
     }
     if reading.said("--optimizer") == Some("adamw") {
@@ -221,10 +233,16 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if reading.is("optimizer-cpu-offload")? {
         reading.set("--offload", "optimizer", "optimizer-cpu-offload");
         if reading.amount("optimizer-offload-fraction")?.is_some_and(|part| part < 1.0) {
-            reading.not_planned("optimizer-offload-fraction", "a part of the optimizer on the host: planned whole");
+            reading.not_planned(
+                "optimizer-offload-fraction",
+                "a part of the optimizer on the host: planned whole",
+            );
         }
     }
-    reading.not_planned_if_set("use-precision-aware-optimizer", "states of the optimizer in other types than fp32");
+    reading.not_planned_if_set(
+        "use-precision-aware-optimizer",
+        "states of the optimizer in other types than fp32",
+    );
     Ok(())
 }
 
@@ -236,14 +254,21 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
         None if reading.is("recompute-activations")? => Some("selective"),
         granularity => granularity,
     };
-    let key = if reading.has("recompute-granularity") { "recompute-granularity" } else { "recompute-activations" };
+    let key =
+        if reading.has("recompute-granularity") { "recompute-granularity" } else { "recompute-activations" };
     match (granularity, method, layers) {
         (None, ..) => {}
         (Some("full"), Some("block"), _) => {
-            reading.ask("--recompute", "recompute-method", "checkpoints of the first layers of a stage alone are not planned");
+            reading.ask(
+                "--recompute",
+                "recompute-method",
+                "checkpoints of the first layers of a stage alone are not planned",
+            );
         }
         (Some("full"), _, None | Some(1)) => reading.set("--recompute", "full", key),
-        (Some("full"), _, Some(layers)) => reading.set("--recompute", format!("every:{layers}"), "recompute-num-layers"),
+        (Some("full"), _, Some(layers)) => {
+            reading.set("--recompute", format!("every:{layers}"), "recompute-num-layers")
+        }
         (Some("selective"), ..) => reading.set("--recompute", "selective", key),
         (Some(other), ..) => {
             let problem = reading.problem(key, format!("no granularity of Megatron: {}", quoted(other)));
@@ -252,10 +277,17 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     if let Some(modules) = reading.words("recompute-modules")? {
         if granularity == Some("selective") && modules.iter().any(|module| module != "core_attn") {
-            reading.ask("--recompute", "recompute-modules", "which modules are computed again is not planned: core_attn alone is");
+            reading.ask(
+                "--recompute",
+                "recompute-modules",
+                "which modules are computed again is not planned: core_attn alone is",
+            );
         }
     }
-    reading.not_planned_if_set("distribute-saved-activations", "checkpoints that are split over tensor parallel ranks");
+    reading.not_planned_if_set(
+        "distribute-saved-activations",
+        "checkpoints that are split over tensor parallel ranks",
+    );
     reading.pass(&["recompute-activations"]);
     Ok(())
 }
@@ -276,19 +308,20 @@ fn sizes(reading: &mut Reading<'_>) -> Result<(), Problem> {
     // torchrun's
     let per_node = ["nproc_per_node", "nproc-per-node"].into_iter().find(|key| reading.has(key));
     if let Some(key) = per_node {
-        let nodes = match reading.peek("nnodes") {
-            Some(_) => reading.number("nnodes").ok().flatten(),
-            None => Some(1),
-        };
-        if let (Some(gpus), Some(nodes)) = (reading.number(key).ok().flatten(), nodes) {
-            reading.set("--gpus", gpus.saturating_mul(nodes), key);
+        // what a variable says is asked for where it is needed
+        if !reading.is_variable(key) && !reading.is_variable("nnodes") {
+            let nodes = reading.number("nnodes")?.unwrap_or(1);
+            if let Some(gpus) = reading.number(key)? {
+                reading.set("--gpus", gpus.saturating_mul(nodes), key);
+            }
         }
     }
     Ok(())
 }
 
 fn pipeline(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    if let Some(stages) = reading.number("num-virtual-stages-per-pipeline-rank")?.filter(|stages| *stages > 1) {
+    if let Some(stages) = reading.number("num-virtual-stages-per-pipeline-rank")?.filter(|stages| *stages > 1)
+    {
         reading.set("--virtual-stages", stages, "num-virtual-stages-per-pipeline-rank");
     }
     let key = "num-layers-per-virtual-pipeline-stage";
@@ -298,10 +331,18 @@ fn pipeline(reading: &mut Reading<'_>) -> Result<(), Problem> {
         let stages = layers.zip(pp).and_then(|(layers, pp)| layers.checked_div(pp.checked_mul(per_stage)?));
         match stages {
             Some(stages) if stages > 0 => reading.set("--virtual-stages", stages, key),
-            _ => reading.ask("--virtual-stages", key, "how many that makes needs --num-layers and --pipeline-model-parallel-size"),
+            _ => reading.ask(
+                "--virtual-stages",
+                key,
+                "how many that makes needs --num-layers and --pipeline-model-parallel-size",
+            ),
         }
     }
-    for key in ["decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"] {
+    for key in [
+        "decoder-first-pipeline-num-layers",
+        "decoder-last-pipeline-num-layers",
+        "pipeline-model-parallel-layout",
+    ] {
         reading.not_planned_if_set(key, "stages of its own choice: planned even");
     }
     for key in ["account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"] {

@@ -104,13 +104,13 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let origin = reading.origin(key);
     let cause = match (family, foreign.first(), vocabulary) {
         (_, Some(foreign), _) => format!("no family of models that is planned has `--{foreign}`"),
-        (None, None, _) => format!(
-            "no family of models that is planned has these modules: {}",
-            described(&network)
-        ),
+        (None, None, _) => {
+            format!("no family of models that is planned has these modules: {}", described(&network))
+        }
         (_, _, None) => "the size of the vocabulary, `--vocab-size`, is not among the arguments".to_owned(),
         (Some(family), None, Some(vocabulary)) => {
-            let config = config(reading, &network, family, vocabulary, tied, attention_dropout, hidden_dropout)?;
+            let config =
+                config(reading, &network, family, vocabulary, tied, attention_dropout, hidden_dropout)?;
             let source = Source::from_text(reading.file(), format!("{:#}", Value::Object(config)));
             reading.found.model = Some((ModelAsked::Config(source), origin));
             return Ok(());
@@ -138,7 +138,8 @@ fn vocabulary(reading: &mut Reading<'_>) -> Result<Option<u64>, Problem> {
     // NullTokenizer has an end of its own
     let extra = u64::from(reading.peek("tokenizer-type").and_then(Value::as_str) == Some("NullTokenizer"));
     let Some(size) = reading.number("vocab-size")? else { return Ok(padded) };
-    let padding = |size: u64| size.checked_add(extra)?.checked_next_multiple_of(multiple.checked_mul(tp)?.max(1));
+    let padding =
+        |size: u64| size.checked_add(extra)?.checked_next_multiple_of(multiple.checked_mul(tp)?.max(1));
     Ok(padded.or_else(|| padding(size)))
 }
 
@@ -157,7 +158,8 @@ fn config(
     let grouped = reading.is("group-query-attention")?;
     let groups = reading.number("num-query-groups")?.filter(|_| grouped).unwrap_or(heads);
     // of gated units Megatron takes two thirds, in multiples of 64 (`validate_args`)
-    let usual = if network.swiglu { hidden.saturating_mul(8) / 3 / 64 * 64 } else { hidden.saturating_mul(4) };
+    let usual =
+        if network.swiglu { hidden.saturating_mul(8) / 3 / 64 * 64 } else { hidden.saturating_mul(4) };
     let inner = reading.number("ffn-hidden-size")?.unwrap_or(usual);
     let positions = reading.number("max-position-embeddings")?;
     let positions = positions.or(reading.number("seq-length")?).unwrap_or(2048);
@@ -193,7 +195,10 @@ fn config(
         }
         if hidden_dropout > 0.0 {
             let key = if reading.has("hidden-dropout") { "hidden-dropout" } else { "num-layers" };
-            reading.not_planned(key, "dropout of hidden states (`--hidden-dropout` is 0.1 where it is left out)");
+            reading.not_planned(
+                key,
+                "dropout of hidden states (`--hidden-dropout` is 0.1 where it is left out)",
+            );
         }
     }
     if let Some(experts) = network.experts {

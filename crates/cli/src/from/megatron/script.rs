@@ -7,10 +7,15 @@ use std::collections::BTreeMap;
 
 /// Whether a text is a list of arguments or a script with some.
 pub(in crate::from) fn is_arguments(text: &str) -> bool {
-    let is_option = |word: &str| word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()));
-    let mut lines = text.lines().map(str::trim_start).filter(|line| !line.starts_with('#') || line.starts_with("#!"));
+    let is_option = |word: &str| {
+        word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+    };
+    let mut lines =
+        text.lines().map(str::trim_start).filter(|line| !line.starts_with('#') || line.starts_with("#!"));
     lines.any(|line| {
-        line.starts_with("#!") || is_option(line) || line.split_whitespace().any(is_option) && !line.contains(": ")
+        line.starts_with("#!")
+            || is_option(line)
+            || line.split_whitespace().any(is_option) && !line.contains(": ")
     })
 }
 
@@ -24,7 +29,9 @@ fn words_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// A line up to its comment.
 fn comment_cut(line: &str) -> &str {
-    match line.char_indices().find(|(at, c)| *c == '#' && line.get(..*at).is_some_and(|before| before.ends_with([' ', '\t']) || before.is_empty())) {
+    match line.char_indices().find(|(at, c)| {
+        *c == '#' && line.get(..*at).is_some_and(|before| before.ends_with([' ', '\t']) || before.is_empty())
+    }) {
         Some((at, _)) => line.get(..at).unwrap_or(line),
         None => line,
     }
@@ -39,16 +46,18 @@ pub(in crate::from) fn fields(source: Source) -> Fields {
     let mut takes = false;
     for (line, word) in words_of(&text) {
         let word = word.trim_matches(['"', '\'', '(', ')', ';']);
-        let option = word.strip_prefix("--").filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()));
+        let option =
+            word.strip_prefix("--").filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()));
         match option {
             Some(name) => {
-                let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
+                let (name, value) =
+                    name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
                 let values = value.map(|value| vec![resolved(value, &variables)]).unwrap_or_default();
                 takes = value.is_none();
                 found.push((name.to_owned(), values, line));
             }
-            // the end of a list, other commands, and lists that are put in here
-            None if word.is_empty() || is_list(word) || is_assignment(word) || word.contains(['|', '&', '>', '<']) => takes = false,
+            // the end of a list, the program, other commands, and lists that are put in here
+            None if is_end(word) => takes = false,
             None if takes => {
                 if let Some((_, values, _)) = found.last_mut() {
                     values.push(resolved(word, &variables));
@@ -62,6 +71,16 @@ pub(in crate::from) fn fields(source: Source) -> Fields {
         (name, value, line)
     });
     Fields::of(source, valued)
+}
+
+/// What is no value of the option before it.
+fn is_end(word: &str) -> bool {
+    let is_program = word.ends_with(".py") || word == "python" || word == "python3";
+    word.is_empty()
+        || is_list(word)
+        || is_assignment(word)
+        || is_program
+        || word.contains(['|', '&', '>', '<'])
 }
 
 /// `${GPT_ARGS[@]}`
@@ -88,7 +107,8 @@ fn variables(text: &str) -> BTreeMap<&str, Option<&str>> {
         let line = line.strip_prefix("export ").unwrap_or(line);
         let Some((name, value)) = line.split_once('=').filter(|(name, _)| is_name(name)) else { continue };
         let value = value.trim_matches(['"', '\'', ';']);
-        let is_plain = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
+        let is_plain = !value.is_empty()
+            && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
         let value = is_plain.then_some(value);
         variables.entry(name).and_modify(|known: &mut Option<&str>| *known = None).or_insert(value);
     }
@@ -113,10 +133,10 @@ mod tests {
 
     #[test]
     fn words_after_an_option_are_its_values() {
-        let text = "#!/bin/bash\nTP=2\nPP=2\nPP=4\nARGS=(\n    --tensor-model-parallel-size $TP \\\n    --swiglu # a flag\n    --cp-comm-type p2p a2a\n    --pipeline-model-parallel-size ${PP}\n    --lr 1e-4\n)\ntorchrun --nproc_per_node=8 pretrain_gpt.py ${ARGS[@]} --bf16 \"${OTHER[@]}\" 2>&1 | tee log\n";
+        let text = "#!/bin/bash\nTP=2\nPP=2\nPP=4\nARGS=(\n    --tensor-model-parallel-size $TP \\\n    --swiglu # a flag\n    --cp-comm-type p2p a2a\n    --pipeline-model-parallel-size ${PP}\n    --lr 1e-4\n)\ntorchrun --nproc_per_node=8 --nnodes 2 \\\n  pretrain_gpt.py ${ARGS[@]} --bf16 \"${OTHER[@]}\" 2>&1 | tee log\n";
         assert_eq!(
             read(text),
-            r#"{"bf16":true,"cp-comm-type":"p2p a2a","lr":"1e-4","nproc_per_node":"8","pipeline-model-parallel-size":"${PP}","swiglu":true,"tensor-model-parallel-size":"2"}"#
+            r#"{"bf16":true,"cp-comm-type":"p2p a2a","lr":"1e-4","nnodes":"2","nproc_per_node":"8","pipeline-model-parallel-size":"${PP}","swiglu":true,"tensor-model-parallel-size":"2"}"#
         );
     }
 
