@@ -27,11 +27,11 @@ pub(super) const PASSES: &[&str] = &[
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.count("num_processes", "--gpus")?;
-    if let (Some(machines), Some(gpus)) = (reading.number("num_machines")?, reading.number("num_processes")?)
+    if let (Some(machines @ 2..), Some(gpus)) =
+        (reading.number("num_machines")?, reading.number("num_processes")?)
+        && gpus % machines == 0
     {
-        if machines > 1 && gpus % machines == 0 {
-            reading.set("--gpus-per-node", gpus / machines, "num_machines");
-        }
+        reading.set("--gpus-per-node", gpus / machines, "num_machines");
     }
     match reading.text("mixed_precision")?.map(str::to_ascii_lowercase).as_deref() {
         Some("bf16") => reading.set("--precision", "bf16-mixed", "mixed_precision"),

@@ -215,18 +215,22 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let targets = if reading.is("lora_target_linear")? { None } else { listed };
     let (four, eight) = (reading.is("load_in_4bit")?, reading.is("load_in_8bit")?);
     match reading.text("adapter")? {
+        None if four || eight => {
+            let key = if four { "load_in_4bit" } else { "load_in_8bit" };
+            reading.ask("--lora", key, "quantized weights are frozen, and no adapter is asked for");
+        }
         None => return Ok(()),
         Some("lora" | "qlora") => match rank {
             Some(rank) => lora(reading, "adapter", rank, dropout, targets.as_deref()),
             None => reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out"),
         },
         Some(other) => {
-            reading.ask("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other)))
+            reading.ask("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other)));
         }
     }
     if four {
-        // bnb_4bit_use_double_quant in `_set_quantization_config`; norms, embedding and head are bf16 again after
-        // prepare_model_for_kbit_training (`_apply_activation…` casts them back for adapters)
+        // `loaders/model.py` sets bnb_4bit_use_double_quant, and after prepare_model_for_kbit_training casts norms,
+        // embedding and head back where there are adapters
         reading.set("--quantize", "nf4-double", "load_in_4bit");
     } else if eight {
         reading.set("--quantize", "int8", "load_in_8bit");

@@ -1,37 +1,27 @@
 //! Several configs and the command line as one list of options: who wins, what follows from several, what is still asked.
 
-use super::command;
-use super::reading::{Ask, Found, ModelAsked, Origin, Setting};
-use super::{Given, Kind};
-use crate::Answer;
+use super::found::{Ask, Found, ModelAsked, Origin, Setting};
+use super::{Given, Kind, Resolved, command};
 use crate::args::Model;
 use crate::step_args::StepArgs;
 use clap::{Command, FromArgMatches};
-use peakledger_input::{Input, Place, Problem};
+use peakledger_input::{Input, Problem};
 use peakledger_report::{NotPlanned, OriginFile, OriginKey, OriginOption, Origins};
-use std::io::{self, Write};
+
+/// The options of the command line, each with its value if it has one.
+pub(super) type Said = [(String, Option<String>)];
 
 /// What the files said, the later ones over the earlier.
 #[derive(Default)]
 pub(super) struct Combined {
     files: Vec<(String, Kind, Input)>,
-    settings: Vec<Setting>,
-    asks: Vec<Ask>,
+    pub(super) settings: Vec<Setting>,
+    pub(super) asks: Vec<Ask>,
     not_read: Vec<Origin>,
     not_planned: Vec<(Origin, String)>,
     model: Option<(ModelAsked, Origin)>,
-    samples: Option<(u64, Origin)>,
+    pub(super) samples: Option<(u64, Origin)>,
     is_deepspeed: bool,
-}
-
-/// What is asked, with everything that was read.
-pub(crate) struct Resolved {
-    pub(crate) model: Model,
-    pub(crate) step: StepArgs,
-    pub(crate) origins: Option<Origins>,
-    /// The files that were read.
-    pub(crate) inputs: Vec<Input>,
-    settings: Vec<Setting>,
 }
 
 /// What no longer holds where another file or the command line says an option.
@@ -129,7 +119,7 @@ impl Combined {
         let mut step = StepArgs::default();
         for setting in &self.settings {
             let words = [format!("{}={}", setting.option, setting.value)];
-            step.change(words).map_err(|problem| located(setting, problem))?;
+            step.change(words).map_err(|problem| setting.located(problem))?;
         }
         // what the command line says was read once already
         step.update_from_arg_matches(&given.matches).map_err(|error| Problem::anywhere(error.to_string()))?;
@@ -166,7 +156,7 @@ impl Combined {
     }
 
     /// Adapters, and an optimizer on the host, are stepped without copies on the card.
-    fn drop_what_goes_with_nothing(&mut self, said: &[(String, Option<String>)]) {
+    fn drop_what_goes_with_nothing(&mut self, said: &Said) {
         let lora = self.value("--lora", said).is_some();
         let on_host = self
             .value("--offload", said)
@@ -180,7 +170,7 @@ impl Combined {
     }
 
     /// What an option is, on the command line or else in a file.
-    fn value<'a>(&'a self, option: &str, said: &'a [(String, Option<String>)]) -> Option<&'a str> {
+    fn value<'a>(&'a self, option: &str, said: &'a Said) -> Option<&'a str> {
         let on_line = said
             .iter()
             .find(|(known, _)| known == option)
@@ -193,67 +183,12 @@ impl Combined {
         on_line.or(in_file)
     }
 
-    fn number(&self, option: &str, said: &[(String, Option<String>)]) -> Option<u64> {
+    pub(super) fn number(&self, option: &str, said: &Said) -> Option<u64> {
         self.value(option, said).and_then(|value| value.parse().ok())
     }
 
-    /// The equation of a step: samples = micro-batch size × accumulation × data parallel size. What is left open follows.
-    fn whole_batch(&mut self, said: &[(String, Option<String>)]) -> Result<(), Problem> {
-        let Some((samples, origin)) = self.samples.take() else { return Ok(()) };
-        let stated = |option: &str| {
-            let implied = self.settings.iter().any(|setting| setting.option == option && setting.implied);
-            if implied { None } else { self.number(option, said) }
-        };
-        let (micro, steps) = (stated("--micro-batch-size"), stated("--gradient-accumulation-steps"));
-        let model: u64 =
-            ["--tp", "--pp", "--cp"].iter().filter_map(|option| self.number(option, said)).product();
-        let by_gpus = self
-            .number("--gpus", said)
-            .and_then(|gpus| gpus.checked_div(model).filter(|dp| dp.checked_mul(model) == Some(gpus)));
-        let dp = self.number("--dp", said).or(by_gpus);
-        let on_line =
-            ["--micro-batch-size", "--gradient-accumulation-steps", "--dp", "--gpus", "--tp", "--pp", "--cp"];
-        let overridden = said.iter().any(|(option, _)| on_line.contains(&option.as_str()));
-        let product = |factors: [Option<u64>; 3]| {
-            factors.into_iter().flatten().try_fold(1u64, u64::checked_mul).filter(|product| *product > 0)
-        };
-        let (option, known) = match (micro, steps, dp) {
-            (Some(_), Some(_), Some(_)) if overridden => return Ok(()),
-            (Some(micro), Some(steps), Some(dp)) => {
-                if product([Some(micro), Some(steps), Some(dp)]) == Some(samples) {
-                    return Ok(());
-                }
-                let cause = format!(
-                    "{samples} sequences a step, but micro-batch size {micro} × accumulation {steps} × data parallel {dp} = {}",
-                    micro.saturating_mul(steps).saturating_mul(dp)
-                );
-                return Err(at(&origin, cause).mend("change one of them, or say it on the command line"));
-            }
-            (Some(_), Some(_), None) => ("--dp", product([micro, steps, None])),
-            (Some(_), None, Some(_)) => ("--gradient-accumulation-steps", product([micro, None, dp])),
-            (None, Some(_), Some(_)) => ("--micro-batch-size", product([None, steps, dp])),
-            // DeepSpeed then accumulates nothing (`_set_batch_related_parameters`)
-            (None, None, Some(_)) => ("--micro-batch-size", product([None, None, dp])),
-            (_, _, None) => {
-                let cause = format!("{samples} sequences a step, of how many GPUs is not said");
-                self.asks.push(Ask { option: "--gpus", origin, cause });
-                return Ok(());
-            }
-        };
-        let value = known
-            .and_then(|known| (samples % known == 0).then(|| samples / known))
-            .filter(|value| *value > 0);
-        let Some(value) = value else {
-            let cause = format!("{samples} sequences a step are no multiple of {}", known.unwrap_or(0));
-            return Err(at(&origin, cause).mend("change the batch, or the number of GPUs"));
-        };
-        self.settings.retain(|setting| setting.option != option);
-        self.settings.push(Setting { option, value: value.to_string(), origin, implied: false });
-        Ok(())
-    }
-
     /// The first thing that nobody answers.
-    fn answer_asks(&mut self, said: &[(String, Option<String>)], has_model: bool) -> Result<(), Problem> {
+    fn answer_asks(&mut self, said: &Said, has_model: bool) -> Result<(), Problem> {
         let is_answered = |ask: &Ask| match ask.option {
             "MODEL" => has_model,
             option => self.value(option, said).is_some(),
@@ -263,7 +198,7 @@ impl Combined {
                 "MODEL" => "name the model: `peakledger plan MODEL --from FILE`".to_owned(),
                 option => format!("say it: add `{option}` to the command line"),
             };
-            return Err(at(&ask.origin, ask.cause.clone()).mend(mend));
+            return Err(ask.origin.problem(ask.cause.clone()).mend(mend));
         }
         let sharded = self.settings.iter().find(|setting| {
             setting.option == "--fsdp" || (setting.option == "--zero" && setting.value != "0")
@@ -272,7 +207,7 @@ impl Combined {
         match sharded.filter(|_| !counted) {
             Some(setting) => {
                 let cause = format!("`{} {}`, over how many GPUs is not said", setting.option, setting.value);
-                Err(at(&setting.origin, cause).mend("say it: add `--gpus N` to the command line"))
+                Err(setting.origin.problem(cause).mend("say it: add `--gpus N` to the command line"))
             }
             None => Ok(()),
         }
@@ -287,13 +222,13 @@ impl Combined {
             Some((ModelAsked::Named(name), origin)) => {
                 let model = Model::named(&name);
                 if name == "-" || name.is_empty() {
-                    let problem = at(&origin, "no name of a model");
+                    let problem = origin.problem("no name of a model");
                     return Err(problem.mend(format!("name it: `peakledger {verb} MODEL --from FILE`")));
                 }
                 // so that who does not find it hears which file asks for it
                 let found = model.open().map_err(|problem| {
                     let mend = problem.mend.clone().unwrap_or_default();
-                    at(&origin, problem.cause).mend(mend)
+                    origin.problem(problem.cause).mend(mend)
                 });
                 found.map(|_| Some(model))?
             }
@@ -334,56 +269,6 @@ impl Combined {
             not_read: self.not_read.iter().map(key).collect(),
             not_planned: not_planned.collect(),
             command,
-        }
-    }
-}
-
-impl Origin {
-    fn line(&self) -> Option<usize> {
-        match self.place {
-            Some(Place::Text { line, .. }) => Some(line),
-            _ => None,
-        }
-    }
-}
-
-/// A problem at the origin of an option.
-fn at(origin: &Origin, cause: impl Into<String>) -> Problem {
-    let mut problem = Problem::in_file(&origin.file, cause);
-    problem.place = origin.place.clone();
-    problem
-}
-
-/// What is wrong with an option, said of the key that set it.
-fn located(setting: &Setting, problem: Problem) -> Problem {
-    let cause = format!("as `{} {}`: {}", setting.option, setting.value, problem.cause);
-    let mend = problem.mend.map_or_else(String::new, |mend| format!("{mend}; "));
-    at(&setting.origin, cause).mend(format!("{mend}an option on the command line wins over the file"))
-}
-
-impl Resolved {
-    /// Without any file.
-    pub(super) fn of_command_line(model: Model, step: StepArgs) -> Resolved {
-        Resolved { model, step, origins: None, inputs: Vec::new(), settings: Vec::new() }
-    }
-
-    /// Prints the command line that plans the same without the files.
-    pub(crate) fn print(&self) -> Result<Answer, Problem> {
-        let line = self.origins.as_ref().map(|origins| origins.command.as_str()).unwrap_or_default();
-        match writeln!(io::stdout(), "{line}") {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Problem::anywhere(error.to_string()))
-            }
-            _ => Ok(Answer::Given),
-        }
-    }
-
-    /// What is wrong with the step, said of the file that asked for it where one did.
-    pub(crate) fn blame(&self, problem: Problem) -> Problem {
-        let Some(Place::Option(option)) = &problem.place else { return problem };
-        match self.settings.iter().find(|setting| setting.option == option) {
-            Some(setting) => located(setting, problem),
-            None => problem,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The command line that says what files said.
 
-use super::reading::Setting;
+use super::found::Setting;
 use crate::args::Model;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};

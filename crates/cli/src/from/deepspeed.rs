@@ -128,9 +128,8 @@ fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if reading.said("--precision").is_none() {
         reading.imply("--precision", "fp32", "neither bf16 nor fp16 is enabled");
     }
-    match reading.text("data_types/grad_accum_dtype")? {
-        Some("fp32") => reading.set("--grad-dtype", "fp32", "data_types/grad_accum_dtype"),
-        Some(_) | None => {}
+    if reading.text("data_types/grad_accum_dtype")? == Some("fp32") {
+        reading.set("--grad-dtype", "fp32", "data_types/grad_accum_dtype");
     }
     Ok(())
 }

@@ -5,27 +5,31 @@
 
 mod accelerate;
 mod axolotl;
+mod batch;
 mod combine;
 mod command;
 mod deepspeed;
+mod found;
 mod fsdp;
 mod llama_factory;
 mod megatron;
 mod optimizer;
 mod reading;
+mod resolved;
 #[cfg(test)]
 mod tests;
 mod torchtitan;
 mod training_arguments;
 
-pub(crate) use combine::Resolved;
+pub(crate) use resolved::Resolved;
 
 use crate::args::{Model, input};
 use crate::step_args::StepArgs;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use combine::Combined;
+use found::{Ask, Found};
 use peakledger_input::{FIELDS_LIMIT, Fields, Input, Problem, Source, Syntax};
-use reading::{Found, Reading};
+use reading::Reading;
 use std::path::Path;
 
 /// Configs to begin with.
@@ -263,7 +267,7 @@ impl FromArgs {
                     let (kind, found) = read(source, Some(Kind::Deepspeed))?;
                     combined.take(name, kind, file, found)?;
                 }
-                None => found.asks.push(reading::Ask {
+                None => found.asks.push(Ask {
                     option: "--zero",
                     origin,
                     cause: "there is no such file: give it with `--from` too".to_owned(),

@@ -1,61 +1,11 @@
 //! A config being read: keys in, options of the plan out, each with where it came from. What nobody asked for is what was
 //! not read.
 
+use super::found::{Ask, Found, ModelAsked, Origin, Setting};
 use super::optimizer;
-use peakledger_input::{Fields, Place, Problem, Source, quoted};
+use peakledger_input::{Fields, Problem, quoted};
 use serde_json::Value;
 use std::collections::BTreeSet;
-
-/// Where an option came from.
-#[derive(Clone, Debug)]
-pub(super) struct Origin {
-    pub(super) file: String,
-    /// Nothing for what the file leaves out.
-    pub(super) place: Option<Place>,
-    /// The key, or why what was left out means something.
-    pub(super) key: String,
-}
-
-/// An option of the plan.
-#[derive(Clone, Debug)]
-pub(super) struct Setting {
-    pub(super) option: &'static str,
-    pub(super) value: String,
-    pub(super) origin: Origin,
-    /// The file does not say so: whoever reads it there does it by default.
-    pub(super) implied: bool,
-}
-
-/// An option without which the plan would be a guess.
-#[derive(Debug)]
-pub(super) struct Ask {
-    pub(super) option: &'static str,
-    pub(super) origin: Origin,
-    pub(super) cause: String,
-}
-
-/// A model that a file names or spells out.
-#[derive(Debug)]
-pub(super) enum ModelAsked {
-    Named(String),
-    Config(Source),
-}
-
-/// What a file says.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) settings: Vec<Setting>,
-    pub(super) asks: Vec<Ask>,
-    pub(super) not_read: Vec<Origin>,
-    pub(super) not_planned: Vec<(Origin, String)>,
-    pub(super) model: Option<(ModelAsked, Origin)>,
-    /// Sequences of a whole step, of all ranks.
-    pub(super) samples: Option<(u64, Origin)>,
-    /// Configs that it names by their paths.
-    pub(super) further: Vec<(String, Origin)>,
-    /// Whether DeepSpeed runs the step, which keeps types its own way.
-    pub(super) is_deepspeed: bool,
-}
 
 /// A config being read. Keys are paths, `zero_optimization/stage`.
 pub(super) struct Reading<'a> {

@@ -1,6 +1,7 @@
 //! torchtitan's TOML (`torchtitan/config/job_config.py`).
 
-use super::reading::{ModelAsked, Reading};
+use super::found::ModelAsked;
+use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::catalogue::models;
 
@@ -85,14 +86,10 @@ fn model(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if let Some(name) = by_assets.or(by_flavor) {
         reading.found.model = Some((ModelAsked::Named(name), reading.origin(key)));
     }
-    if let Some(converters) = reading.words("model/converters")? {
-        if !converters.is_empty() {
-            reading.not_planned(
-                "model/converters",
-                "other modules than those of the model: `nn.Linear` is planned",
-            );
-        }
-    }
+    reading.not_planned_if_set(
+        "model/converters",
+        "other modules than those of the model: `nn.Linear` is planned",
+    );
     let key = if reading.has("model") { "model" } else { "training" };
     reading.note(key, "torchtitan's own modules: those of transformers are planned");
     Ok(())
@@ -159,7 +156,7 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.not_planned("activation_checkpoint/selective_ac_option", what);
         }
         Some("selective") => {
-            reading.ask("--recompute", key, "a checkpoint of every so manieth layer alone is not planned")
+            reading.ask("--recompute", key, "a checkpoint of every Nth layer alone is not planned");
         }
         Some(other) => {
             let problem = reading.problem(key, format!("no mode of torchtitan: {}", quoted(other)));
@@ -196,7 +193,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     match (replicas > 1, shards) {
         (_, 1) => {}
         (true, 0) => {
-            reading.ask("--dp", shard_key, "it is what other sizes leave of the GPUs, beside copies")
+            reading.ask("--dp", shard_key, "it is what other sizes leave of the GPUs, beside copies");
         }
         (true, _) => {
             reading.set("--fsdp", "hybrid_shard", shard_key);
@@ -239,7 +236,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
                 reading.ask("--virtual-stages", key, "how many stages a rank has follows from the layers");
             }
             other => {
-                reading.ask("--schedule", key, &format!("the schedule {} is not planned", quoted(other)))
+                reading.ask("--schedule", key, &format!("the schedule {} is not planned", quoted(other)));
             }
         }
     }

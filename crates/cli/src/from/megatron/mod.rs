@@ -267,7 +267,7 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         (Some("full"), _, None | Some(1)) => reading.set("--recompute", "full", key),
         (Some("full"), _, Some(layers)) => {
-            reading.set("--recompute", format!("every:{layers}"), "recompute-num-layers")
+            reading.set("--recompute", format!("every:{layers}"), "recompute-num-layers");
         }
         (Some("selective"), ..) => reading.set("--recompute", "selective", key),
         (Some(other), ..) => {
@@ -275,14 +275,12 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
             return Err(problem.mend("write full or selective"));
         }
     }
-    if let Some(modules) = reading.words("recompute-modules")? {
-        if granularity == Some("selective") && modules.iter().any(|module| module != "core_attn") {
-            reading.ask(
-                "--recompute",
-                "recompute-modules",
-                "which modules are computed again is not planned: core_attn alone is",
-            );
-        }
+    if let Some(modules) = reading.words("recompute-modules")?
+        && granularity == Some("selective")
+        && modules.iter().any(|module| module != "core_attn")
+    {
+        let cause = "which modules are computed again is not planned: core_attn alone is";
+        reading.ask("--recompute", "recompute-modules", cause);
     }
     reading.not_planned_if_set(
         "distribute-saved-activations",

@@ -1,6 +1,7 @@
 //! The model that Megatron's arguments spell out, as the config.json of the family that is built the same.
 
-use super::super::reading::{ModelAsked, Reading};
+use super::super::found::ModelAsked;
+use super::super::reading::Reading;
 use peakledger_input::{Problem, Source, quoted};
 use serde_json::{Map, Value, json};
 
