@@ -40,6 +40,16 @@ impl Model {
         &self.name
     }
 
+    /// The model by that name.
+    pub(crate) fn named(name: &str) -> Model {
+        Model { name: name.to_owned(), given: None }
+    }
+
+    /// Its config, if it was not read from where its name says.
+    pub(crate) fn config(&self) -> Option<&Source> {
+        self.given.as_ref()
+    }
+
     /// Takes this config, whatever the name.
     pub(crate) fn give(&mut self, config: Source) {
         self.given = Some(config);
@@ -62,7 +72,7 @@ impl Model {
 
 /// Reads the name of a model.
 pub(crate) fn model() -> impl TypedValueParser<Value = Model> {
-    StringValueParser::new().map(|name| Model { name, given: None })
+    StringValueParser::new().map(|name| Model::named(&name))
 }
 
 /// Where the answer goes and how it is written.

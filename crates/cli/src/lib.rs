@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod from;
 mod http;
 mod output;
 mod parallel_args;

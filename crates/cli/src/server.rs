@@ -124,20 +124,25 @@ impl Server {
         let Asked { words } = peakledger_input::json::parse(&asked)?;
         let Words { plan: args } = Words::try_parse_from(words)
             .map_err(|error| usage::explained(&error, &Words::command(), Asker::Verb("plan")))?;
+        if args.from.is_given() {
+            let problem = Problem::in_option("--from", "the page does not read files");
+            return Err(problem.mend("`peakledger plan --from FILE --print-options` writes what they say"));
+        }
         let question = Question::of(&args)?;
-        let model = match self.configs.get(args.model.name()) {
+        let name = question.asked.model.name();
+        let model = match self.configs.get(name) {
             Some(config) => {
-                let config = Source::from_bytes(args.model.name(), config.clone())?;
-                ModelFile { name: args.model.name().to_owned(), config, path: None }
+                let config = Source::from_bytes(name, config.clone())?;
+                ModelFile { name: name.to_owned(), config, path: None }
             }
-            None if args.model.name() == "-" => {
+            None if name == "-" => {
                 return Err(
                     Problem::in_option("-", "the page does not read standard input").mend("name a model")
                 );
             }
-            None => open_model(args.model.name())?,
+            None => open_model(name)?,
         };
-        Planned::of(&args, question, model)
+        Planned::of(&args, &question, model)
     }
 
     /// Draws a file that was dropped on the page, or keeps it if it is a config.

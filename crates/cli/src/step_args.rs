@@ -345,23 +345,27 @@ pub(crate) fn candidates(texts: &[String], baseline: &StepArgs) -> Result<Vec<Ca
 impl Candidate {
     /// The baseline's step with these options changed.
     pub(crate) fn of(name: &str, options: &str, baseline: &StepArgs) -> Result<Candidate, Problem> {
+        let mut step = baseline.clone();
+        match step.change(options.split_whitespace().map(str::to_owned)) {
+            Ok(()) => Ok(Candidate { name: name.to_owned(), options: options.trim().to_owned(), step }),
+            Err(problem) => Err(of_candidate(name, baseline, problem)),
+        }
+    }
+}
+
+impl StepArgs {
+    /// Changes it by what the words of a command line say.
+    pub(crate) fn change(&mut self, words: impl IntoIterator<Item = String>) -> Result<(), Problem> {
         let command = Command::new("--candidate").no_binary_name(true).disable_help_flag(true);
         let mut command = StepArgs::augment_args_for_update(command);
-        let parsed = command.try_get_matches_from_mut(options.split_whitespace());
-        let mut step = baseline.clone();
+        let parsed = command.try_get_matches_from_mut(words);
         let updated = parsed.and_then(|matches| {
             if matches.contains_id("recompute") {
-                step.gradient_checkpointing = None; // the candidate's word holds
+                self.gradient_checkpointing = None; // the word that is said now holds
             }
-            step.update_from_arg_matches(&matches)
+            self.update_from_arg_matches(&matches)
         });
-        match updated {
-            Ok(()) => Ok(Candidate { name: name.to_owned(), options: options.trim().to_owned(), step }),
-            Err(error) => {
-                let problem = usage::explained(&error, &command, usage::Asker::Candidate);
-                Err(of_candidate(name, baseline, problem))
-            }
-        }
+        updated.map_err(|error| usage::explained(&error, &command, usage::Asker::Candidate))
     }
 }
 

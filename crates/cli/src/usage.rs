@@ -202,7 +202,8 @@ fn unknown(option: &str, command: &Command, asker: Asker<'_>) -> Problem {
 /// The words that there are, and which of them was meant where one was.
 fn choice(word: &str, known: &[&str]) -> String {
     let listed = known.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
-    match misspelt(word, known.iter().copied()) {
+    // every letter is a slip of the hand away from every other
+    match misspelt(word, known.iter().copied()).filter(|_| word.len() > 1) {
         Some(meant) => format!("did you mean `{meant}`? They are {listed}"),
         None => format!("choose one of {listed}"),
     }

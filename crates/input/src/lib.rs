@@ -25,6 +25,7 @@
 
 mod binary;
 mod explain;
+mod fields;
 pub mod json;
 mod ledger;
 mod locate;
@@ -36,6 +37,7 @@ mod stream;
 mod system;
 
 pub use binary::{Binary, MEASURED_LIMIT, MOST_RATIO};
+pub use fields::{FIELDS_LIMIT, Fields, Syntax};
 pub use ledger::{open_ledger, read_ledger};
 pub use near::{misspelt, near};
 pub use problem::{Place, Problem, grouped, quoted};

@@ -3,9 +3,9 @@
 
 use crate::figures::{added_time, signed_seconds, spare_or_short};
 use crate::markdown::Column::{Figures, Text};
-use crate::plan::{assumptions, grouped};
+use crate::plan::{assumptions, assumptions_in_markdown, grouped};
 use crate::table::{Cell, Column, Table, clip, entry, prose};
-use crate::{Look, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
+use crate::{Look, Origins, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Fit, Largest, Limit, Plan, TheoreticalTime, Verdict};
@@ -33,6 +33,8 @@ pub struct FitReport<'a> {
     pub rows: &'a [FitRow],
     /// What could not be planned: a name, and why.
     pub left_out: &'a [(String, String)],
+    /// Where the options came from, if configs were read.
+    pub origins: Option<&'a Origins>,
 }
 
 /// A step with some options changed.
@@ -261,7 +263,7 @@ impl Report for FitReport<'_> {
         let parameters = grouped(self.plan.parameters);
         text(out, look.faint(), &format!("{}: {parameters} parameters", look.name(self.name)))?;
         writeln!(out)?;
-        assumptions(self.plan, out, look)?;
+        assumptions(self.plan, self.origins, out, look)?;
         writeln!(out)?;
         self.amounts(look).write(out, look)?;
         self.changes(out, look)?;
@@ -323,10 +325,7 @@ impl Report for FitReport<'_> {
             writeln!(out, "- {line}")?;
         }
         writeln!(out)?;
-        let assumed = self.plan.assumptions().into_iter();
-        let rows: Vec<Vec<String>> =
-            assumed.map(|a| vec![markdown::escaped(a.topic), markdown::escaped(&a.value)]).collect();
-        markdown::table(out, &[Text("assumed"), Text("")], &rows)?;
+        assumptions_in_markdown(self.plan, self.origins, out)?;
         writeln!(out)?;
         let columns = [
             Text("step"),
@@ -376,6 +375,9 @@ struct FitJson<'a> {
     rows: Vec<RowJson<'a>>,
     left_out: Vec<LeftOutJson<'a>>,
     not_counted: Vec<&'static str>,
+    /// Where the options came from, if configs were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'a Origins>,
 }
 
 #[derive(Serialize)]
@@ -427,6 +429,7 @@ impl<'a> FitJson<'a> {
             rows: report.lines().map(row).collect(),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
             not_counted: report.plan.not_counted(report.reservation.is_some()),
+            from: report.origins,
         }
     }
 }

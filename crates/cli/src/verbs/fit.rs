@@ -2,10 +2,12 @@
 
 use crate::Answer;
 use crate::args::{Model, OutputArgs, alloc_conf, model};
+use crate::from::{FromArgs, Given};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, TOGETHER, changes, together};
+use clap::Command;
 use peakledger_allocator::Settings;
-use peakledger_input::{Problem, quoted};
+use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Fit, Plan, Verdict, plan};
@@ -17,12 +19,14 @@ pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input
     #[arg(value_parser = model())]
-    pub(super) model: Model,
+    pub(super) model: Option<Model>,
+    #[command(flatten)]
+    from: FromArgs,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
     #[command(flatten)]
-    step: StepArgs,
+    given: Given,
     /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
     /// torch's]
     #[arg(long, value_name = "KEY:VALUE,…")]
@@ -38,29 +42,38 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
+    let request = args.from.resolve("fit", args.model.as_ref(), &args.given, || {
+        <Args as clap::Args>::augment_args(Command::new("fit"))
+    })?;
+    if args.from.print_options {
+        return request.print();
+    }
+    let step = &request.step;
     let Some(gpu) = &args.gpu else {
         let problem = Problem::in_option("--gpu", "what fits depends on the card, and none is named");
         let mend = "add `--gpu a100-80gb` or `--gpu 80GiB`; `peakledger list gpus` shows the known ones";
         return Err(problem.mend(mend));
     };
-    let asked = candidates(&args.candidates, &args.step)?;
+    let asked = candidates(&args.candidates, step)?;
     if asked.iter().any(|candidate| candidate.name == AS_GIVEN) {
         let problem = Problem::in_option("--candidate", format!("{} is the step itself", quoted(AS_GIVEN)));
         return Err(problem.mend("give it another name"));
     }
     let settings = alloc_conf(args.alloc_conf.as_deref())?;
     let card = card(gpu)?;
-    let (model, config) = args.model.open()?;
-    let output = args.output.request(config.as_ref().as_slice())?;
+    let (model, config) = request.model.open()?;
+    let read: Vec<&Input> = config.iter().chain(&request.inputs).collect();
+    let output = args.output.request(&read)?;
     let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card, settings };
 
-    let given = plan(try_out.architecture.clone(), args.step.options(Some(&card))?)?;
-    let fit = try_out.fit(&args.step)?;
+    let given = step.options(Some(&card)).and_then(|options| plan(try_out.architecture.clone(), options));
+    let given = given.map_err(|problem| request.blame(problem))?;
+    let fit = try_out.fit(step)?;
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     // a candidate takes the place of a usual change of its name
     let is_asked = |change: &Change| asked.iter().any(|candidate| candidate.name == change.name);
     let usual = |change: &Change, combined| {
-        let candidate = Candidate::of(&change.name, &change.options, &args.step)?;
+        let candidate = Candidate::of(&change.name, &change.options, step)?;
         try_out.row(candidate, combined)
     };
     let mut singles = Vec::new();
@@ -76,7 +89,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let mut others = Vec::with_capacity(asked.len());
     for candidate in &asked {
         let row = try_out.row(candidate.clone(), false);
-        others.push(row.map_err(|problem| of_candidate(&candidate.name, &args.step, problem))?);
+        others.push(row.map_err(|problem| of_candidate(&candidate.name, step, problem))?);
     }
     let fits = |row: &FitRow| row.fit.verdict.fits();
     for level in TOGETHER {
@@ -102,6 +115,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         reservation: reservation.as_ref(),
         rows: &rows,
         left_out: &left_out,
+        origins: request.origins.as_ref(),
     };
     output.write(&report)?;
     Ok(if args.exit_code && !fit.verdict.fits() { Answer::No } else { Answer::Given })

@@ -59,8 +59,8 @@ impl Verb {
     /// The model that it is about.
     pub(crate) fn model(&mut self) -> Option<&mut Model> {
         match self {
-            Verb::Plan(args) => Some(&mut args.model),
-            Verb::Fit(args) => Some(&mut args.model),
+            Verb::Plan(args) => args.model.as_mut(),
+            Verb::Fit(args) => args.model.as_mut(),
             _ => None,
         }
     }

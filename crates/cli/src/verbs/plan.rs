@@ -2,17 +2,18 @@
 
 use crate::Answer;
 use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, model, target};
+use crate::from::{FromArgs, Given, Resolved};
 use crate::output::{self, Output, Target};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, changes};
-use clap::ValueEnum;
+use clap::{Command, ValueEnum};
 use peakledger_allocator::Settings;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem};
 use peakledger_plan::catalogue::{Card, ModelFile, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::{Plan, Step, Verdict, plan};
-use peakledger_report::{ExplainReport, PlanReport, Reservation};
+use peakledger_report::{ExplainReport, Origins, PlanReport, Reservation};
 use std::path::Path;
 
 /// Predict the memory of a training step, op by op, from a model's config
@@ -21,9 +22,11 @@ pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input
     #[arg(value_parser = model())]
-    pub(crate) model: Model,
+    pub(crate) model: Option<Model>,
     #[command(flatten)]
-    step: StepArgs,
+    pub(crate) from: FromArgs,
+    #[command(flatten)]
+    given: Given,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
@@ -73,10 +76,14 @@ enum UsualArg {
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let question = Question::of(&args)?;
+    if args.from.print_options {
+        return question.asked.print();
+    }
     // the file that must not be overwritten is known only now: the model may be a folder or a name
-    let (model, config) = args.model.open()?;
-    let (output, saved) = targets(&args, config.as_ref())?;
-    let planned = Planned::of(&args, question, model)?;
+    let (model, config) = question.asked.model.open()?;
+    let read: Vec<&Input> = config.iter().chain(&question.asked.inputs).collect();
+    let (output, saved) = targets(&args, &read)?;
+    let planned = Planned::of(&args, &question, model)?;
     let Planned { name: model, plan, step, .. } = &planned;
     if let Some(asked) = &args.explain {
         let explanation = &plan.explain(asked, *step)?;
@@ -92,20 +99,24 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
 
 /// What arguments ask, as far as it can be checked before any file is read.
 pub(crate) struct Question {
+    pub(crate) asked: Resolved,
     candidates: Vec<Candidate>,
     settings: Settings,
 }
 
 impl Question {
     pub(crate) fn of(args: &Args) -> Result<Question, Problem> {
-        let candidates = candidates(&args.candidates, &args.step)?;
+        let asked = args.from.resolve("plan", args.model.as_ref(), &args.given, || {
+            <Args as clap::Args>::augment_args(Command::new("plan"))
+        })?;
+        let candidates = candidates(&args.candidates, &asked.step)?;
         let settings = alloc_conf(args.alloc_conf.as_deref())?;
         if args.exit_code && args.gpu.is_none() {
             let problem =
                 Problem::in_option("--exit-code", "it asks whether the step fits, and no card is named");
             return Err(problem.mend("name one: `--gpu 80GiB`, or a name of `peakledger list gpus`"));
         }
-        Ok(Question { candidates, settings })
+        Ok(Question { asked, candidates, settings })
     }
 }
 
@@ -118,15 +129,17 @@ pub(crate) struct Planned {
     candidates: Vec<(String, Plan)>,
     left_out: Vec<(String, String)>,
     reservations: Vec<Reservation>,
+    origins: Option<Origins>,
 }
 
 impl Planned {
     /// Plans what arguments ask of a model.
-    pub(crate) fn of(args: &Args, question: Question, model: ModelFile) -> Result<Planned, Problem> {
+    pub(crate) fn of(args: &Args, question: &Question, model: ModelFile) -> Result<Planned, Problem> {
+        let asked = &question.asked;
         let card = args.gpu.as_deref().map(card).transpose()?;
         let architecture = Architecture::read(&model.config)?;
         let run = |step: &StepArgs| plan(architecture.clone(), step.options(card.as_ref())?);
-        let planned = run(&args.step)?;
+        let planned = run(&asked.step).map_err(|problem| asked.blame(problem))?;
         let mut plans: Vec<(String, Plan)> = Vec::new();
         let mut left_out = Vec::new();
         // a candidate takes the place of a usual change of its name
@@ -134,15 +147,15 @@ impl Planned {
             |change: &Change| question.candidates.iter().any(|candidate| candidate.name == change.name);
         let usual = args.usual.iter().flat_map(|_| changes(&planned.options));
         for change in usual.filter(|change| !is_asked(change)) {
-            match Candidate::of(&change.name, &change.options, &args.step).and_then(|other| run(&other.step))
+            match Candidate::of(&change.name, &change.options, &asked.step).and_then(|other| run(&other.step))
             {
                 Ok(plan) => plans.push((change.name, plan)),
                 Err(problem) => left_out.push((change.name, problem.cause)),
             }
         }
-        for other in question.candidates {
-            let plan = run(&other.step).map_err(|problem| of_candidate(&other.name, &args.step, problem))?;
-            plans.push((other.name, plan));
+        for other in &question.candidates {
+            let plan = run(&other.step).map_err(|problem| of_candidate(&other.name, &asked.step, problem))?;
+            plans.push((other.name.clone(), plan));
         }
         let step = match args.shown {
             StepArg::First => Some(Step::First),
@@ -152,7 +165,17 @@ impl Planned {
         let all = std::iter::once(&planned).chain(plans.iter().map(|(_, plan)| plan));
         let reserved = all.map(|plan| Reservation::of(plan, question.settings, card.as_ref(), step));
         let reservations: Vec<Reservation> = reserved.map_while(|reserved| reserved).collect();
-        Ok(Planned { name: model.name, plan: planned, step, card, candidates: plans, left_out, reservations })
+        let origins = asked.origins.clone();
+        Ok(Planned {
+            name: model.name,
+            plan: planned,
+            step,
+            card,
+            candidates: plans,
+            left_out,
+            reservations,
+            origins,
+        })
     }
 
     pub(crate) fn report(&self) -> PlanReport<'_> {
@@ -164,6 +187,7 @@ impl Planned {
             candidates: &self.candidates,
             left_out: &self.left_out,
             reservations: &self.reservations,
+            origins: self.origins.as_ref(),
         }
     }
 
@@ -184,10 +208,9 @@ fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
     if asked && verdict.is_some_and(|verdict| !verdict.fits()) { Answer::No } else { Answer::Given }
 }
 
-/// The files to be written, neither of which is the config that was read nor the other one.
-fn targets<'a>(args: &'a Args, config: Option<&Input>) -> Result<(Output, Option<&'a Path>), Problem> {
-    let output =
-        args.output.request_with_pictures(config.as_slice())?.listing(&args.list).plotting(args.plot);
-    let saved = output::saved(args.save.as_ref(), &output, config.as_slice())?;
+/// The files to be written, neither of which is a file that was read nor the other one.
+fn targets<'a>(args: &'a Args, read: &[&Input]) -> Result<(Output, Option<&'a Path>), Problem> {
+    let output = args.output.request_with_pictures(read)?.listing(&args.list).plotting(args.plot);
+    let saved = output::saved(args.save.as_ref(), &output, read)?;
     Ok((output, saved))
 }

@@ -10,6 +10,7 @@ mod diff;
 mod drawable;
 mod files;
 mod fit;
+mod from;
 mod hostile;
 mod list;
 mod plan;

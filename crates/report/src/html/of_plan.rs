@@ -3,7 +3,7 @@
 use super::document::{Contributor, Exact, Measure, Page, Role, Series, Verdict};
 use super::series::{Room, series, that_fit};
 use super::states::short;
-use crate::plan::{grouped, id, ledger_of};
+use crate::plan::{assumed, grouped, id, ledger_of};
 use crate::{PlanReport, Reservation};
 use peakledger_plan::{Plan, PlannedPhase, Step};
 use std::io;
@@ -36,8 +36,9 @@ impl PlanReport<'_> {
             (all, trained) if all == trained => format!("{} parameters", grouped(all)),
             (all, trained) => format!("{} parameters, {} of them trained", grouped(all), grouped(trained)),
         };
-        let assumed = self.plan.assumptions().into_iter();
-        let mut facts: Vec<(String, String)> = assumed.map(|a| (a.topic.to_owned(), a.value)).collect();
+        let assumed = assumed(self.plan, self.origins);
+        let mut facts: Vec<(String, String)> =
+            assumed.map(|(topic, value)| (topic.to_owned(), value)).collect();
         facts.extend(self.host_line().map(|line| ("host".to_owned(), line)));
         Ok(Page {
             version: env!("CARGO_PKG_VERSION"),

@@ -2,8 +2,8 @@
 
 use super::PlanReport;
 use super::costs::{AddedJson, CostsJson, FiguresJson};
-use crate::Reservation;
 use crate::figures::{mib_of_difference, share};
+use crate::{Origins, Reservation};
 use peakledger_core::{ByCategory, Category};
 use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, Verdict};
 use serde::{Serialize, Serializer};
@@ -29,6 +29,9 @@ pub(super) struct PlanJson<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutJson<'a>>,
     not_counted: Vec<&'static str>,
+    /// Where the options came from, if configs were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'a Origins>,
 }
 
 #[derive(Serialize)]
@@ -196,6 +199,7 @@ impl<'a> PlanJson<'a> {
             candidates: Pairs(candidates(report)),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
             not_counted: report.not_counted(),
+            from: report.origins,
         }
     }
 }

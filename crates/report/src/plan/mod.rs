@@ -10,7 +10,7 @@ use crate::figures::{and_more, percent};
 use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, PlannedOom, Report, Reservation, csv_table, markdown, plot, verdict, write_json};
+use crate::{Look, Origins, PlannedOom, Report, Reservation, csv_table, markdown, plot, verdict, write_json};
 use anstyle::Style;
 use peakledger_core::{Bytes, Category, Ledger};
 use peakledger_plan::catalogue::Card;
@@ -36,6 +36,8 @@ pub struct PlanReport<'a> {
     pub left_out: &'a [(String, String)],
     /// What the caching allocator reserves: for the plan, then for each candidate. Empty where that is not looked at.
     pub reservations: &'a [Reservation],
+    /// Where the options came from, if configs were read.
+    pub origins: Option<&'a Origins>,
 }
 
 impl PlanReport<'_> {
@@ -146,7 +148,7 @@ impl Report for PlanReport<'_> {
         }
         text(out, look.faint(), &format!("{}: {parameters}", look.name(self.name)))?;
         writeln!(out)?;
-        assumptions(self.plan, out, look)?;
+        assumptions(self.plan, self.origins, out, look)?;
         writeln!(out)?;
         let (phases, more) = self.phases(look);
         phases.write(out, look)?;
@@ -239,10 +241,7 @@ impl Report for PlanReport<'_> {
         if let Some((line, _)) = self.way_out(look, markdown::escaped) {
             writeln!(out, "{line}\n")?;
         }
-        let assumed = self.plan.assumptions().into_iter();
-        let rows: Vec<Vec<String>> =
-            assumed.map(|a| vec![markdown::escaped(a.topic), markdown::escaped(&a.value)]).collect();
-        markdown::table(out, &[Text("assumed"), Text("")], &rows)?;
+        assumptions_in_markdown(self.plan, self.origins, out)?;
         writeln!(out)?;
         let mut columns = vec![Text("phase")];
         columns.extend(self.steps().iter().map(|step| Figures(step.step.as_str())));
@@ -381,13 +380,37 @@ impl PlanReport<'_> {
     }
 }
 
-/// What is assumed, a line for each topic.
-pub(crate) fn assumptions(plan: &Plan, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
-    for assumption in plan.assumptions() {
-        let label = format!("{:<11}", assumption.topic);
-        entry(out, look, look.faint(), &label, &look.text(&assumption.value))?;
+/// What is assumed, a line for each topic, and what configs said.
+pub(crate) fn assumptions(
+    plan: &Plan,
+    origins: Option<&Origins>,
+    out: &mut dyn io::Write,
+    look: &Look,
+) -> io::Result<()> {
+    for (topic, value) in assumed(plan, origins) {
+        entry(out, look, look.faint(), &format!("{topic:<11}"), &look.text(&value))?;
     }
     Ok(())
+}
+
+/// The same in markdown.
+pub(crate) fn assumptions_in_markdown(
+    plan: &Plan,
+    origins: Option<&Origins>,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let row = |(topic, value): (&str, String)| vec![markdown::escaped(topic), markdown::escaped(&value)];
+    let rows: Vec<Vec<String>> = assumed(plan, origins).map(row).collect();
+    markdown::table(out, &[Text("assumed"), Text("")], &rows)
+}
+
+/// Topics and what is said of each.
+pub(crate) fn assumed(
+    plan: &Plan,
+    origins: Option<&Origins>,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let said = origins.map(Origins::lines).unwrap_or_default();
+    plan.assumptions().into_iter().map(|assumption| (assumption.topic, assumption.value)).chain(said)
 }
 
 /// The op-level ledger of a step, for pictures.

@@ -1,0 +1,365 @@
+//! Axolotl's YAML (`AxolotlInputConfig` in `utils/schemas/config.py` and its parts; `loaders/model.py` for types).
+
+use super::fsdp;
+use super::reading::Reading;
+use super::training_arguments::{lora, nested_deepspeed};
+use peakledger_input::{Problem, quoted};
+use serde_json::Value;
+
+pub(super) const SIGNS: &[&str] = &["base_model", "sequence_len", "micro_batch_size"];
+
+pub(super) const PASSES: &[&str] = &[
+    "base_model_config",
+    "base_model_ignore_patterns",
+    "cls_model_config",
+    "model_type",
+    "type_of_model",
+    "revision_of_model",
+    "tokenizer_*",
+    "trust_remote_code",
+    "is_*",
+    "strict",
+    "resume_from_checkpoint",
+    "auto_resume_from_checkpoints",
+    "datasets",
+    "test_datasets",
+    "pretraining_dataset",
+    "dataset_*",
+    "shuffle_*",
+    "skip_prepare_dataset",
+    "num_dataset_shards_to_save",
+    "val_set_size",
+    "chat_template",
+    "chat_template_*",
+    "default_system_message",
+    "eot_tokens",
+    "special_tokens",
+    "train_on_inputs",
+    "group_by_length",
+    "excess_length_strategy",
+    "min_sample_len",
+    "sample_packing_*",
+    "eval_*",
+    "evals_per_epoch",
+    "do_*",
+    "bench_*",
+    "metric_for_best_model",
+    "greater_is_better",
+    "saves_per_epoch",
+    "save_*",
+    "logging_*",
+    "loss_watchdog_*",
+    "early_stopping_patience",
+    "load_best_model_at_end",
+    "wandb_*",
+    "use_wandb",
+    "mlflow_*",
+    "use_mlflow",
+    "comet_*",
+    "use_comet",
+    "trackio_*",
+    "use_tensorboard",
+    "output_dir",
+    "hub_*",
+    "hf_*",
+    "push_dataset_to_hub",
+    "num_epochs",
+    "max_steps",
+    "warmup_*",
+    "learning_rate",
+    "lr_*",
+    "embedding_lr*",
+    "cosine_*",
+    "loraplus_*",
+    "weight_decay",
+    "adam_*",
+    "optim_args",
+    "seed",
+    "tf32",
+    "ddp_timeout",
+    "ddp_broadcast_buffers",
+    "local_rank",
+    "device",
+    "dataloader_*",
+    "include_tokens_per_second",
+    "include_tkps",
+    "profiler_*",
+    "gradient_checkpointing_kwargs",
+    "lora_alpha",
+    "lora_model_dir",
+    "lora_fan_in_fan_out",
+    "peft_use_rslora",
+    "peft_init_lora_weights",
+    "low_cpu_mem_usage",
+    "remove_unused_columns",
+    "debug",
+    "gc_steps",
+    "heads_k_stride",
+    "ring_attn_func",
+    "torch_compile_*",
+    "save_safetensors",
+    "fsdp_final_state_dict_type",
+    "pad_to_multiple_of",
+];
+
+pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    refuse(reading)?;
+    reading.model("base_model")?;
+    if !reading.has("sequence_len") {
+        reading.imply("--seq-len", 512, "sequence_len left out");
+    }
+    reading.count("sequence_len", "--seq-len")?;
+    reading.imply("--micro-batch-size", 1, "micro_batch_size left out");
+    reading.count("micro_batch_size", "--micro-batch-size")?;
+    reading.imply("--gradient-accumulation-steps", 1, "gradient_accumulation_steps left out");
+    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps")?;
+    reading.samples("batch_size")?;
+    types(reading)?;
+    adapters(reading)?;
+    if reading.has("optimizer") {
+        reading.optimizer("optimizer")?;
+    } else {
+        reading.imply("--optimizer", "adamw", "optimizer left out");
+        reading.imply("--optimizer-impl", "fused", "optimizer left out");
+    }
+    match reading.amount("max_grad_norm")? {
+        Some(norm) => reading.set("--clip-grad-norm", norm > 0.0, "max_grad_norm"),
+        None => reading.imply("--clip-grad-norm", true, "max_grad_norm left out"),
+    }
+    recompute(reading)?;
+    attention(reading)?;
+    loss(reading)?;
+    many_gpus(reading)?;
+    reading.not_planned_if_set("torch_compile", "torch.compile");
+    reading.not_planned_if_set("neftune_noise_alpha", "noise on the embeddings");
+    reading.not_planned_if_set("tiled_mlp", "MLPs that run in tiles of the sequence");
+    reading.not_planned_if_set(
+        "layer_offloading",
+        "layers that wait on the host: `--offload parameters` plans them",
+    );
+    reading.not_planned_if_set(
+        "auto_find_batch_size",
+        "another batch size than is said, where that does not fit",
+    );
+    reading.not_planned_if_set("resize_token_embeddings_to_32x", "rows that are added to the embedding");
+    reading.not_planned_if_set("added_tokens_overrides", "rows that are added to the embedding");
+    reading.not_planned_if_set("tokens", "rows that are added to the embedding");
+    reading.not_planned_if_set(
+        "unfrozen_parameters",
+        "training of these alone: `--freeze` plans what is frozen",
+    );
+    reading.pass(&["sample_packing", "eval_sample_packing", "pad_to_sequence_len"]);
+    reading.pass(PASSES);
+    Ok(())
+}
+
+/// What is another step than the one that is planned.
+fn refuse(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    if let Some(kind) = reading.text("rl")? {
+        let cause = format!(
+            "{} trains on more than one model or on what is generated, which is not planned",
+            quoted(kind)
+        );
+        return Err(reading.problem("rl", cause).mend("remove it to plan a step of supervised training"));
+    }
+    for key in ["reward_model", "process_reward_model"] {
+        if reading.is(key)? {
+            let problem = reading.problem(key, "a reward model has another head, which is not planned");
+            return Err(problem.mend("remove it to plan a step of supervised training"));
+        }
+    }
+    if reading.is("fp8")? {
+        reading.ask("--precision", "fp8", "fp8 is not planned");
+    }
+    reading.not_planned_if_set("qat", "quantization-aware training");
+    Ok(())
+}
+
+/// The model is loaded in the half type and computed under autocast (`resolve_dtype` in `utils/config/__init__.py`).
+fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    if reading.peek("bf16").and_then(Value::as_str) == Some("full") {
+        reading.value("bf16");
+        reading.set("--precision", "bf16", "bf16");
+        reading.pass(&["fp16", "bfloat16"]);
+        return Ok(());
+    }
+    // on cards that have it
+    let bf16 =
+        reading.is_auto("bf16") || !reading.has("bf16") && !reading.has("fp16") && !reading.has("float32");
+    let key = ["bf16", "bfloat16"].into_iter().find(|key| reading.has(key));
+    let pure = reading.is("bfloat16")?;
+    let fp16 = reading.is("fp16")?;
+    reading.pass(&["float16", "float32"]);
+    if pure && !bf16 {
+        reading.set("--precision", "bf16", "bfloat16");
+    } else if bf16 && !fp16 || (!bf16 && reading.is("bf16")?) {
+        match key {
+            Some(key) => reading.set("--precision", "bf16-mixed", key),
+            None => reading.imply("--precision", "bf16-mixed", "bf16 left out: auto"),
+        }
+        reading.imply("--weights-dtype", "bf16", "Axolotl loads the model in bf16");
+    } else if fp16 {
+        reading.set("--precision", "fp16-mixed", "fp16");
+        reading.imply("--weights-dtype", "fp16", "Axolotl loads the model in fp16");
+    } else {
+        reading.imply("--precision", "fp32", "neither bf16 nor fp16 is true");
+    }
+    reading.value("bf16");
+    Ok(())
+}
+
+fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let rank = reading.number("lora_r")?;
+    let dropout = reading.amount("lora_dropout")?.unwrap_or(0.0);
+    let listed = reading.words("lora_target_modules")?;
+    let targets = if reading.is("lora_target_linear")? { None } else { listed };
+    let (four, eight) = (reading.is("load_in_4bit")?, reading.is("load_in_8bit")?);
+    match reading.text("adapter")? {
+        None if four || eight => {
+            let key = if four { "load_in_4bit" } else { "load_in_8bit" };
+            reading.ask("--lora", key, "quantized weights are frozen, and no adapter is asked for");
+        }
+        None => return Ok(()),
+        Some("lora" | "qlora") => match rank {
+            Some(rank) => lora(reading, "adapter", rank, dropout, targets.as_deref()),
+            None => reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out"),
+        },
+        Some(other) => {
+            reading.ask("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other)));
+        }
+    }
+    if four {
+        // `loaders/model.py` sets bnb_4bit_use_double_quant, and after prepare_model_for_kbit_training casts norms,
+        // embedding and head back where there are adapters
+        reading.set("--quantize", "nf4-double", "load_in_4bit");
+    } else if eight {
+        reading.set("--quantize", "int8", "load_in_8bit");
+    }
+    reading.not_planned_if_set("peft_use_dora", "DoRA's magnitudes: LoRA is planned");
+    reading.not_planned_if_set("lora_modules_to_save", "modules that are trained beside the adapters");
+    reading.not_planned_if_set("peft_layers_to_transform", "adapters in some layers alone: planned in all");
+    reading.not_planned_if_set("lora_mlp_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
+    reading.not_planned_if_set("lora_qkv_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
+    reading.not_planned_if_set("lora_o_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
+    reading.not_planned_if_set("relora", "ReLoRA");
+    reading.not_planned_if_set(
+        "bnb_config_kwargs",
+        "another way to quantize: nf4 with double quantization is planned",
+    );
+    Ok(())
+}
+
+fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let key = "gradient_checkpointing";
+    match reading.value(key) {
+        Some(Value::String(way)) if matches!(way.as_str(), "offload" | "unsloth") => {
+            reading.set("--recompute", "full", key);
+            reading.set("--offload", "activations", key);
+        }
+        Some(Value::String(way)) if way == "offload_disk" => {
+            reading.set("--recompute", "full", key);
+            reading.not_planned(key, "checkpoints on disk: planned on the card");
+        }
+        _ => match reading.flag(key)? {
+            Some(true) => reading.set("--recompute", "full", key),
+            Some(false) => reading.set("--recompute", "none", key),
+            None => {}
+        },
+    }
+    reading.not_planned_if_set(
+        "selective_checkpointing",
+        "which ops are kept: `--recompute selective` keeps products and attention",
+    );
+    if reading.peek("activation_offloading").is_some_and(Value::is_string) {
+        reading.not_planned(
+            "activation_offloading",
+            "this way to move activations to the host: `--offload activations` plans one",
+        );
+    } else if reading.is("activation_offloading")? {
+        reading.set("--offload", "activations", "activation_offloading");
+    }
+    Ok(())
+}
+
+fn attention(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    for (key, planned) in
+        [("eager_attention", "eager"), ("sdp_attention", "sdpa"), ("flash_attention", "sdpa")]
+    {
+        if reading.is(key)? {
+            reading.set("--attention", planned, key);
+        }
+    }
+    match reading.text("attn_implementation")? {
+        Some("eager") => reading.set("--attention", "eager", "attn_implementation"),
+        Some("sdpa" | "flash_attention_2") => reading.set("--attention", "sdpa", "attn_implementation"),
+        Some(_) => reading.not_planned("attn_implementation", "planned as sdpa"),
+        None => {}
+    }
+    for key in ["xformers_attention", "flex_attention", "sage_attention", "s2_attention"] {
+        reading.not_planned_if_set(key, "planned as sdpa");
+    }
+    Ok(())
+}
+
+fn loss(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    reading.imply("--loss-in-model", true, "Trainer passes the labels to the model");
+    let plugins = reading.words("plugins")?.unwrap_or_default();
+    let cuts = plugins.iter().any(|plugin| plugin.contains("cut_cross_entropy"));
+    if cuts && reading.flag("cut_cross_entropy")? != Some(false) {
+        reading.set("--fused-loss", true, "plugins");
+        reading.not_planned("plugins", "Cut Cross Entropy's kernel: Liger's fused loss is planned");
+    }
+    if reading.is("liger_fused_linear_cross_entropy")? {
+        reading.set("--fused-loss", true, "liger_fused_linear_cross_entropy");
+    }
+    for key in ["liger_rope", "liger_rms_norm", "liger_layer_norm", "liger_glu_activation", "liger_swiglu"] {
+        reading.not_planned_if_set(key, "transformers' own module is planned");
+    }
+    reading.not_planned_if_set(
+        "liger_cross_entropy",
+        "Liger's cross entropy of whole logits: torch's is planned",
+    );
+    reading.not_planned_if_set("chunked_cross_entropy", "the loss in chunks of the sequence");
+    reading.pass(&["cut_cross_entropy", "liger_use_token_scaling"]);
+    Ok(())
+}
+
+fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    nested_deepspeed(reading)?;
+    let version = reading.number("fsdp_version")?.unwrap_or(if reading.has("fsdp") { 1 } else { 2 });
+    if reading.has("fsdp") || reading.has("fsdp_config") {
+        let key = if reading.has("fsdp_config") { "fsdp_config" } else { "fsdp" };
+        reading.set("--fsdp", "full_shard", key);
+        for item in reading.words("fsdp")?.unwrap_or_default() {
+            match item.as_str() {
+                "offload" => reading.set("--offload", "parameters", "fsdp"),
+                "shard_grad_op" | "hybrid_shard" => reading.set("--fsdp", item, "fsdp"),
+                _ => {}
+            }
+        }
+        fsdp::read(reading, "fsdp_config", version)?;
+    }
+    for (key, option) in [
+        ("tensor_parallel_size", "--tp"),
+        ("context_parallel_size", "--cp"),
+        ("sequence_parallel_degree", "--cp"),
+    ] {
+        if reading.number(key)?.is_some_and(|size| size > 1) {
+            reading.count(key, option)?;
+        }
+    }
+    let (shards, replicas) = (reading.number("dp_shard_size")?, reading.number("dp_replicate_size")?);
+    let (shards, replicas) = (shards.unwrap_or(1), replicas.unwrap_or(1));
+    if shards.max(replicas) > 1 {
+        let key = if shards > 1 { "dp_shard_size" } else { "dp_replicate_size" };
+        reading.set("--dp", shards.saturating_mul(replicas), key);
+        if shards > 1 && replicas > 1 {
+            reading.set("--fsdp", "hybrid_shard", key);
+            reading.set("--gpus-per-node", shards, key);
+        }
+    }
+    if reading.has("ddp_bucket_cap_mb") {
+        reading.not_planned("ddp_bucket_cap_mb", "planned with DDP's own buckets of 25 MiB");
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Several configs and the command line as one list of options: who wins, what follows from several, what is still asked.
+
+use super::found::{Ask, Found, ModelAsked, Origin, Setting};
+use super::{Given, Kind, Resolved, command};
+use crate::args::Model;
+use crate::step_args::StepArgs;
+use clap::{Command, FromArgMatches};
+use peakledger_input::{Input, Problem};
+use peakledger_report::{NotPlanned, OriginFile, OriginKey, OriginOption, Origins};
+
+/// The options of the command line, each with its value if it has one.
+pub(super) type Said = [(String, Option<String>)];
+
+/// What the files said, the later ones over the earlier.
+#[derive(Default)]
+pub(super) struct Combined {
+    files: Vec<(String, Kind, Input)>,
+    pub(super) settings: Vec<Setting>,
+    pub(super) asks: Vec<Ask>,
+    not_read: Vec<Origin>,
+    not_planned: Vec<(Origin, String)>,
+    model: Option<(ModelAsked, Origin)>,
+    pub(super) samples: Option<(u64, Origin)>,
+    is_deepspeed: bool,
+}
+
+/// What no longer holds where another file or the command line says an option.
+fn displaced(option: &str) -> &[&str] {
+    match option {
+        "--optimizer" => &["--optimizer-impl", "--momentum"],
+        "--precision" => &["--weights-dtype", "--master-weights", "--grad-dtype"],
+        "--quantize" => &["--prepare-for-kbit"],
+        "--gradient-checkpointing" => &["--recompute"],
+        "--fsdp" => &["--zero"],
+        "--zero" => &["--fsdp"],
+        _ => &[],
+    }
+}
+
+impl Combined {
+    /// Takes what one more file says.
+    pub(super) fn take(
+        &mut self,
+        name: String,
+        kind: Kind,
+        file: Input,
+        found: Found,
+    ) -> Result<(), Problem> {
+        for setting in found.settings.iter().filter(|setting| !setting.implied) {
+            for other in [("--zero", "--fsdp"), ("--fsdp", "--zero")] {
+                let clash =
+                    |known: &&Setting| setting.option == other.0 && known.option == other.1 && !known.implied;
+                if let Some(known) = self.settings.iter().find(clash) {
+                    let cause = format!(
+                        "it asks for `{} {}`, and {} for `{} {}`",
+                        setting.option, setting.value, known.origin.file, known.option, known.value
+                    );
+                    let mut problem = Problem::in_file(&setting.origin.file, cause);
+                    problem.place = setting.origin.place.clone();
+                    return Err(problem.mend("a run is sharded by one of the two: leave one file out"));
+                }
+            }
+            let goes = |known: &Setting| {
+                known.option == setting.option || displaced(setting.option).contains(&known.option)
+            };
+            self.settings.retain(|known| !goes(known));
+        }
+        for setting in found.settings {
+            let is_led =
+                |known: &Setting| !known.implied && displaced(known.option).contains(&setting.option);
+            let is_said = |known: &Setting| !known.implied && known.option == setting.option;
+            if setting.implied
+                && self.settings.iter().any(|known| {
+                    known.origin.file != setting.origin.file && (is_led(known) || is_said(known))
+                })
+            {
+                continue;
+            }
+            self.settings.retain(|known| known.option != setting.option);
+            self.settings.push(setting);
+        }
+        self.asks.extend(found.asks);
+        self.not_read.extend(found.not_read);
+        self.not_planned.extend(found.not_planned);
+        self.model = found.model.or(self.model.take());
+        self.samples = found.samples.or(self.samples.take());
+        self.is_deepspeed |= found.is_deepspeed;
+        self.files.push((name, kind, file));
+        Ok(())
+    }
+
+    /// The whole, with the command line, whose options win.
+    pub(super) fn resolve(
+        mut self,
+        verb: &'static str,
+        model: Option<&Model>,
+        given: &Given,
+        command: &Command,
+    ) -> Result<Resolved, Problem> {
+        let said = command::given(&given.matches, command);
+        let is_said = |option: &str| said.iter().any(|(known, _)| known == option);
+        if self.is_deepspeed && !is_said("--precision") {
+            self.without_autocast();
+        }
+        for (option, _) in &said {
+            let more: &[&str] = match option.as_str() {
+                "--gpus" => &["--dp"],
+                "--dp" => &["--gpus"],
+                option => displaced(option),
+            };
+            self.settings.retain(|known| known.option != option && !more.contains(&known.option));
+        }
+        self.whole_batch(&said)?;
+        self.drop_what_goes_with_nothing(&said);
+        let model = self.model_of(verb, model)?;
+        self.answer_asks(&said, model.is_some())?;
+        let model = model.ok_or_else(|| self.no_model(verb))?;
+
+        let mut step = StepArgs::default();
+        for setting in &self.settings {
+            let words = [format!("{}={}", setting.option, setting.value)];
+            step.change(words).map_err(|problem| setting.located(problem))?;
+        }
+        // what the command line says was read once already
+        step.update_from_arg_matches(&given.matches).map_err(|error| Problem::anywhere(error.to_string()))?;
+
+        let command = command::line(verb, &model, &self.settings, &said);
+        let origins = self.origins(command);
+        let inputs = self.files.into_iter().map(|(_, _, file)| file).collect();
+        Ok(Resolved { model, step, origins: Some(origins), inputs, settings: self.settings })
+    }
+
+    /// Under DeepSpeed there is no autocast: weights are in the half type, and copies of them in fp32 are stepped.
+    fn without_autocast(&mut self) {
+        let half = |value: &str| match value {
+            "bf16-mixed" => Some("bf16"),
+            "fp16-mixed" => Some("fp16"),
+            _ => None,
+        };
+        let Some(setting) = self.settings.iter_mut().find(|setting| setting.option == "--precision") else {
+            return;
+        };
+        if let Some(half) = half(&setting.value) {
+            half.clone_into(&mut setting.value);
+            let origin = Origin {
+                key: "DeepSpeed's optimizer steps fp32 copies".to_owned(),
+                place: None,
+                ..setting.origin.clone()
+            };
+            self.settings.retain(|setting| {
+                setting.option != "--weights-dtype" && setting.option != "--master-weights"
+            });
+            let value = "fp32".to_owned();
+            self.settings.push(Setting { option: "--master-weights", value, origin, implied: true });
+        }
+    }
+
+    /// Adapters, and an optimizer on the host, are stepped without copies on the card.
+    fn drop_what_goes_with_nothing(&mut self, said: &Said) {
+        let lora = self.value("--lora", said).is_some();
+        let on_host = self
+            .value("--offload", said)
+            .is_some_and(|parts| parts.contains("optimizer") || parts.contains("parameters"));
+        if lora || on_host {
+            let copies = |setting: &Setting| {
+                setting.implied && matches!(setting.option, "--master-weights" | "--grad-dtype")
+            };
+            self.settings.retain(|setting| !copies(setting));
+        }
+    }
+
+    /// What an option is, on the command line or else in a file.
+    fn value<'a>(&'a self, option: &str, said: &'a Said) -> Option<&'a str> {
+        let on_line = said
+            .iter()
+            .find(|(known, _)| known == option)
+            .map(|(_, value)| value.as_deref().unwrap_or("true"));
+        let in_file = self
+            .settings
+            .iter()
+            .find(|setting| setting.option == option)
+            .map(|setting| setting.value.as_str());
+        on_line.or(in_file)
+    }
+
+    pub(super) fn number(&self, option: &str, said: &Said) -> Option<u64> {
+        self.value(option, said).and_then(|value| value.parse().ok())
+    }
+
+    /// The first thing that nobody answers.
+    fn answer_asks(&mut self, said: &Said, has_model: bool) -> Result<(), Problem> {
+        let is_answered = |ask: &Ask| match ask.option {
+            "MODEL" => has_model,
+            option => self.value(option, said).is_some(),
+        };
+        if let Some(ask) = self.asks.iter().find(|ask| !is_answered(ask)) {
+            let mend = match ask.option {
+                "MODEL" => "name the model: `peakledger plan MODEL --from FILE`".to_owned(),
+                option => format!("say it: add `{option}` to the command line"),
+            };
+            return Err(ask.origin.problem(ask.cause.clone()).mend(mend));
+        }
+        let sharded = self.settings.iter().find(|setting| {
+            setting.option == "--fsdp" || (setting.option == "--zero" && setting.value != "0")
+        });
+        let counted = ["--gpus", "--dp"].iter().any(|option| self.value(option, said).is_some());
+        match sharded.filter(|_| !counted) {
+            Some(setting) => {
+                let cause = format!("`{} {}`, over how many GPUs is not said", setting.option, setting.value);
+                Err(setting.origin.problem(cause).mend("say it: add `--gpus N` to the command line"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn model_of(&mut self, verb: &str, model: Option<&Model>) -> Result<Option<Model>, Problem> {
+        if let Some(model) = model {
+            return Ok(Some(model.clone()));
+        }
+        Ok(match self.model.take() {
+            None => None,
+            Some((ModelAsked::Named(name), origin)) => {
+                let model = Model::named(&name);
+                if name == "-" || name.is_empty() {
+                    let problem = origin.problem("no name of a model");
+                    return Err(problem.mend(format!("name it: `peakledger {verb} MODEL --from FILE`")));
+                }
+                // so that who does not find it hears which file asks for it
+                let found = model.open().map_err(|problem| {
+                    let mend = problem.mend.clone().unwrap_or_default();
+                    origin.problem(problem.cause).mend(mend)
+                });
+                found.map(|_| Some(model))?
+            }
+            Some((ModelAsked::Config(config), origin)) => {
+                let mut model = Model::named(&origin.file);
+                model.give(config);
+                Some(model)
+            }
+        })
+    }
+
+    fn no_model(&self, verb: &str) -> Problem {
+        let files: Vec<&str> = self.files.iter().map(|(name, ..)| name.as_str()).collect();
+        let problem = Problem::in_file(files.join(", "), "no model is named");
+        problem.mend(format!("name one: `peakledger {verb} MODEL --from FILE`"))
+    }
+
+    fn origins(&self, command: String) -> Origins {
+        let key = |origin: &Origin| OriginKey {
+            file: origin.file.clone(),
+            line: origin.line(),
+            key: origin.key.clone(),
+        };
+        let files =
+            self.files.iter().map(|(file, kind, _)| OriginFile { file: file.clone(), kind: kind.title() });
+        let options = self.settings.iter().map(|setting| OriginOption {
+            option: setting.option,
+            value: setting.value.clone(),
+            origin: key(&setting.origin),
+        });
+        let not_planned = self
+            .not_planned
+            .iter()
+            .map(|(origin, what)| NotPlanned { origin: key(origin), what: what.clone() });
+        Origins {
+            files: files.collect(),
+            options: options.collect(),
+            not_read: self.not_read.iter().map(key).collect(),
+            not_planned: not_planned.collect(),
+            command,
+        }
+    }
+}

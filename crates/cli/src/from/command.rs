@@ -1,0 +1,78 @@
+//! The command line that says what files said.
+
+use super::found::Setting;
+use crate::args::Model;
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Command};
+
+/// What is left out of it: where the options came from.
+const ABOUT_FILES: [&str; 3] = ["files", "from_kind", "print_options"];
+
+/// The options that the command line has, each as it is written, with its value if it has one.
+pub(super) fn given(matches: &ArgMatches, command: &Command) -> Vec<(String, Option<String>)> {
+    let mut given = Vec::new();
+    let options = command.get_arguments().filter(|arg| !ABOUT_FILES.contains(&arg.get_id().as_str()));
+    for (arg, long) in options.filter_map(|arg| Some((arg, arg.get_long()?))) {
+        let id = arg.get_id().as_str();
+        let is_known = matches.try_contains_id(id).unwrap_or(false);
+        if !is_known || matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        let option = format!("--{long}");
+        if matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse) {
+            given.push((option, None));
+            continue;
+        }
+        for value in matches.get_raw(id).into_iter().flatten() {
+            given.push((option.clone(), Some(value.to_string_lossy().into_owned())));
+        }
+    }
+    given
+}
+
+/// The line: the model, what files said, and what the command line said itself. A config that is nowhere in a file is
+/// written into one first.
+pub(super) fn line(
+    verb: &str,
+    model: &Model,
+    settings: &[Setting],
+    given: &[(String, Option<String>)],
+) -> String {
+    let mut words = vec!["peakledger".to_owned(), verb.to_owned()];
+    let before = match model.config() {
+        None => {
+            words.push(quoted(model.name()));
+            String::new()
+        }
+        Some(config) => {
+            words.push("model.json".to_owned());
+            format!("cat > model.json <<'END'\n{}\nEND\n", config.text())
+        }
+    };
+    for setting in settings {
+        word(&mut words, setting.option, Some(&setting.value));
+    }
+    for (option, value) in given {
+        word(&mut words, option, value.as_deref());
+    }
+    before + &words.join(" ")
+}
+
+fn word(words: &mut Vec<String>, option: &str, value: Option<&str>) {
+    match value {
+        None | Some("true") => words.push(option.to_owned()),
+        Some("false") => words.push(format!("{option}=false")),
+        Some(value) if option == "--hold-outputs" => words.push(format!("{option}={value}")),
+        Some(value) => words.extend([option.to_owned(), quoted(value)]),
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:=,+@%-".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

@@ -1,0 +1,209 @@
+//! DeepSpeed's JSON (`deepspeed/runtime/config.py`, `zero/config.py`).
+
+use super::reading::Reading;
+use peakledger_input::{Problem, quoted};
+
+pub(super) const SIGNS: &[&str] = &[
+    "zero_optimization",
+    "train_micro_batch_size_per_gpu",
+    "train_batch_size",
+    "zero_allow_untested_optimizer",
+    "bf16/enabled",
+    "fp16/enabled",
+];
+
+pub(super) const PASSES: &[&str] = &[
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "scheduler",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+    "gradient_allreduce_op",
+    "dump_state",
+    "flops_profiler",
+    "comms_logger",
+    "monitor_config",
+    "tensorboard",
+    "wandb",
+    "csv_monitor",
+    "checkpoint",
+    "dataloader_drop_last",
+    "disable_python_gc",
+    "log_level",
+    "aio",
+    "optimizer/params",
+    "fp16/*",
+    "bf16/*",
+    "torch_autocast/lower_precision_safe_modules",
+    "zero_optimization/stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization/gather_16bit_weights_on_model_save",
+    "zero_optimization/stage3_gather_fp16_weights_on_model_save",
+    "zero_optimization/offload_optimizer/*",
+    "zero_optimization/offload_param/*",
+    "zero_optimization/round_robin_gradients",
+    "zero_optimization/ignore_unused_parameters",
+    "zero_optimization/load_from_fp32_weights",
+    "zero_optimization/elastic_checkpoint",
+];
+
+/// Sizes of buffers, and what DeepSpeed has for each where it is left out.
+const BUCKETS: &[(&str, u64)] = &[
+    ("reduce_bucket_size", 500_000_000),
+    ("allgather_bucket_size", 500_000_000),
+    ("stage3_prefetch_bucket_size", 50_000_000),
+    ("prefetch_bucket_size", 50_000_000),
+    ("stage3_param_persistence_threshold", 100_000),
+    ("param_persistence_threshold", 100_000),
+    ("stage3_max_live_parameters", 1_000_000_000),
+    ("max_live_parameters", 1_000_000_000),
+    ("stage3_max_reuse_distance", 1_000_000_000),
+    ("max_reuse_distance", 1_000_000_000),
+    ("sub_group_size", 1_000_000_000),
+];
+
+pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    reading.found.is_deepspeed = true;
+    reading.count("train_micro_batch_size_per_gpu", "--micro-batch-size")?;
+    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps")?;
+    reading.samples("train_batch_size")?;
+    precision(reading)?;
+    optimizer(reading)?;
+    if reading.is_auto("gradient_clipping") {
+        reading.value("gradient_clipping");
+        reading.ask(
+            "--clip-grad-norm",
+            "gradient_clipping",
+            "`auto` is left to another file or to the command line",
+        );
+    } else if let Some(norm) = reading.amount("gradient_clipping")? {
+        reading.set("--clip-grad-norm", norm > 0.0, "gradient_clipping");
+    }
+    reading.within("zero_optimization", zero)?;
+    reading.within("activation_checkpointing", |reading| {
+        reading.not_planned_if_set(
+            "partition_activations",
+            "checkpoints that are split over tensor parallel ranks",
+        );
+        reading.not_planned_if_set(
+            "cpu_checkpointing",
+            "checkpoints on the host: `--offload activations` plans them",
+        );
+        reading.not_planned_if_set("contiguous_memory_optimization", "checkpoints in one buffer");
+        reading.pass(&["number_checkpoints", "synchronize_checkpoint_boundary", "profile"]);
+    });
+    if let Some(size) = reading.number("tensor_parallel/autotp_size")?.filter(|size| *size > 1) {
+        reading.set("--tp", size, "tensor_parallel/autotp_size");
+    }
+    if reading.number("sequence_parallel_size")?.is_some_and(|size| size > 1) {
+        let problem = reading
+            .problem("sequence_parallel_size", "DeepSpeed-Ulysses sequence parallelism is not planned");
+        return Err(problem.mend("remove it, and say with `--cp N` that ranks share a sequence"));
+    }
+    reading.pass(PASSES);
+    Ok(())
+}
+
+/// bf16 and fp16 are weights and gradients in that type; the optimizer steps copies in fp32 (`bf16_optimizer.py`,
+/// `stage_1_and_2.py`).
+fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    for (section, half) in [("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")] {
+        let key = format!("{section}/enabled");
+        if reading.is_auto(&key) {
+            reading.value(&key);
+            reading.ask("--precision", &key, "`auto` is left to another file or to the command line");
+        } else if reading.is(&key)? {
+            reading.set("--precision", half, &key);
+            reading.imply("--master-weights", "fp32", "DeepSpeed's optimizer steps fp32 copies");
+        }
+    }
+    if reading.is("torch_autocast/enabled")? {
+        let key = "torch_autocast/dtype";
+        match reading.text(key)?.unwrap_or("bfloat16") {
+            "float16" => reading.set("--precision", "fp16-mixed", "torch_autocast/enabled"),
+            _ => reading.set("--precision", "bf16-mixed", "torch_autocast/enabled"),
+        }
+    }
+    if reading.said("--precision").is_none() {
+        reading.imply("--precision", "fp32", "neither bf16 nor fp16 is enabled");
+    }
+    if reading.text("data_types/grad_accum_dtype")? == Some("fp32") {
+        reading.set("--grad-dtype", "fp32", "data_types/grad_accum_dtype");
+    }
+    Ok(())
+}
+
+fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let key = "optimizer/type";
+    let Some(name) = reading.text(key)? else { return Ok(()) };
+    let kind = match name.to_ascii_lowercase().as_str() {
+        "adam" | "adamw" => "adamw",
+        "lion" => "lion",
+        "muon" => "muon",
+        "sgd" => "sgd",
+        "adafactor" => "adafactor",
+        _ => {
+            reading.ask("--optimizer", key, &format!("the optimizer {} is not planned", quoted(name)));
+            return Ok(());
+        }
+    };
+    reading.set("--optimizer", kind, key);
+    // deepspeed's FusedAdam, unless torch's is asked for (`_configure_basic_optimizer` in `runtime/engine.py`)
+    if kind == "adamw" && !reading.is("optimizer/params/torch_adam")? {
+        reading.imply("--optimizer-impl", "fused", "DeepSpeed runs its FusedAdam");
+    }
+    Ok(())
+}
+
+fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let stage = reading.number("stage")?;
+    if let Some(stage) = stage {
+        reading.set("--zero", stage, "stage");
+    }
+    let mut parts = Vec::new();
+    for (section, part) in [("offload_optimizer", "optimizer"), ("offload_param", "parameters")] {
+        let key = format!("{section}/device");
+        match reading.text(&key)? {
+            Some("cpu") => parts.push(part),
+            Some("nvme") => {
+                reading.not_planned(&key, "the file on disk behind the host: planned as on the host");
+                parts.push(part);
+            }
+            Some("none") | None => continue,
+            Some(other) => {
+                let problem = reading.problem(&key, format!("no device of DeepSpeed: {}", quoted(other)));
+                return Err(problem.mend("write cpu, nvme or none"));
+            }
+        }
+        if part == "parameters" && stage.unwrap_or(0) < 3 {
+            let cause =
+                format!("parameters are offloaded by stage 3 alone, and the stage is {}", stage.unwrap_or(0));
+            return Err(reading.problem(&key, cause).mend("use stage 3, or offload the optimizer"));
+        }
+    }
+    if !parts.is_empty() {
+        let key = if reading.has("offload_param") { "offload_param" } else { "offload_optimizer" };
+        reading.set("--offload", parts.join(","), key);
+    }
+    for (key, usual) in BUCKETS {
+        // `auto` is filled in by transformers with sizes of the model
+        if reading.is_auto(key) {
+            reading.not_planned(key, &format!("`auto`: planned with DeepSpeed's default of {usual}"));
+        } else if reading.number(key)?.is_some_and(|size| size != *usual) {
+            reading.not_planned(key, &format!("planned with DeepSpeed's default of {usual}"));
+        }
+    }
+    if reading.flag("overlap_comm")? == Some(false) {
+        reading.not_planned("overlap_comm", "no overlap: planned with it");
+    }
+    if reading.flag("contiguous_gradients")? == Some(false) {
+        reading.not_planned("contiguous_gradients", "gradients that are not copied side by side: planned so");
+    }
+    reading.not_planned_if_set("zero_quantized_weights", "quantized gathering of weights (ZeRO++)");
+    reading.not_planned_if_set("zero_quantized_gradients", "quantized reduction of gradients (ZeRO++)");
+    if reading.number("zero_hpz_partition_size")?.is_some_and(|size| size > 1) {
+        reading.not_planned("zero_hpz_partition_size", "a second copy of the weights in each host (ZeRO++)");
+    }
+    Ok(())
+}

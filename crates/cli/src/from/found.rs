@@ -1,0 +1,79 @@
+//! What a config says, once it is read: options with where they came from, questions, and what is left out.
+
+use peakledger_input::{Place, Problem, Source};
+
+/// Where an option came from.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) file: String,
+    /// Nothing for what the file leaves out.
+    pub(super) place: Option<Place>,
+    /// The key, or why what was left out means something.
+    pub(super) key: String,
+}
+
+/// An option of the plan.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) option: &'static str,
+    pub(super) value: String,
+    pub(super) origin: Origin,
+    /// The file does not say so: whoever reads it there does it by default.
+    pub(super) implied: bool,
+}
+
+/// An option without which the plan would be a guess.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) option: &'static str,
+    pub(super) origin: Origin,
+    pub(super) cause: String,
+}
+
+/// A model that a file names or spells out.
+#[derive(Debug)]
+pub(super) enum ModelAsked {
+    Named(String),
+    Config(Source),
+}
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) settings: Vec<Setting>,
+    pub(super) asks: Vec<Ask>,
+    pub(super) not_read: Vec<Origin>,
+    pub(super) not_planned: Vec<(Origin, String)>,
+    pub(super) model: Option<(ModelAsked, Origin)>,
+    /// Sequences of a whole step, of all ranks.
+    pub(super) samples: Option<(u64, Origin)>,
+    /// Configs that it names by their paths.
+    pub(super) further: Vec<(String, Origin)>,
+    /// Whether DeepSpeed runs the step, which keeps types its own way.
+    pub(super) is_deepspeed: bool,
+}
+
+impl Origin {
+    pub(super) fn line(&self) -> Option<usize> {
+        match self.place {
+            Some(Place::Text { line, .. }) => Some(line),
+            _ => None,
+        }
+    }
+
+    /// A problem there.
+    pub(super) fn problem(&self, cause: impl Into<String>) -> Problem {
+        let mut problem = Problem::in_file(&self.file, cause);
+        problem.place = self.place.clone();
+        problem
+    }
+}
+
+impl Setting {
+    /// What is wrong with the option, said of the key that set it.
+    pub(super) fn located(&self, problem: Problem) -> Problem {
+        let cause = format!("as `{} {}`: {}", self.option, self.value, problem.cause);
+        let mend = problem.mend.map_or_else(String::new, |mend| format!("{mend}; "));
+        self.origin.problem(cause).mend(format!("{mend}an option on the command line wins over the file"))
+    }
+}

@@ -1,0 +1,134 @@
+//! `fsdp_config` as accelerate, transformers and Axolotl write it: the same keys, with or without `fsdp_` before them
+//! (`FullyShardedDataParallelPlugin` in accelerate's `utils/dataclasses.py`).
+
+use super::reading::Reading;
+use peakledger_input::{Problem, quoted};
+use serde_json::Value;
+
+/// Both spellings of a key.
+const fn spellings<'a>(with: &'a str, without: &'a str) -> [&'a str; 2] {
+    [with, without]
+}
+
+const PASSES: &[&str] = &[
+    "state_dict_type",
+    "final_state_dict_type",
+    "cpu_ram_efficient_loading",
+    "cpu_offload_pin_memory",
+    "sync_module_states",
+    "use_orig_params",
+    "transformer_layer_cls_to_wrap",
+    "transformer_cls_names_to_wrap",
+    "limit_all_gathers",
+    "xla*",
+    "forward_prefetch",
+];
+
+/// Reads the config that `key` names, in which `version` of FSDP is taken where it says nothing.
+pub(super) fn read(reading: &mut Reading<'_>, key: &str, version: u64) -> Result<(), Problem> {
+    reading.within(key, |reading| config(reading, version))
+}
+
+fn config(reading: &mut Reading<'_>, version: u64) -> Result<(), Problem> {
+    let mut is_first = version == 1;
+    for key in spellings("fsdp_version", "version") {
+        if let Some(version) = reading.number(key)? {
+            is_first = version == 1;
+            if is_first {
+                reading.not_planned(key, "FSDP1's flat parameters: FSDP2 is planned");
+            }
+        }
+    }
+    for key in spellings("fsdp_sharding_strategy", "sharding_strategy") {
+        strategy(reading, key, is_first)?;
+    }
+    for key in spellings("fsdp_reshard_after_forward", "reshard_after_forward") {
+        strategy(reading, key, is_first)?;
+    }
+    for key in ["fsdp_offload_params", "offload_params", "fsdp_cpu_offload", "cpu_offload"] {
+        if reading.is(key)? {
+            reading.set("--offload", "parameters", key);
+        }
+    }
+    for key in spellings("fsdp_activation_checkpointing", "activation_checkpointing") {
+        if reading.is(key)? {
+            reading.set("--recompute", "full", key);
+        }
+    }
+    for key in spellings("fsdp_activation_checkpointing_offload", "activation_checkpointing_offload") {
+        if reading.is(key)? {
+            let parts = reading
+                .said("--offload")
+                .map_or("activations".to_owned(), |said| format!("{said},activations"));
+            reading.set("--offload", parts, key);
+        }
+    }
+    for key in spellings("fsdp_auto_wrap_policy", "auto_wrap_policy") {
+        let policy = reading.text(key)?.map(str::to_ascii_uppercase);
+        if policy.is_some_and(|policy| policy != "TRANSFORMER_BASED_WRAP") {
+            reading.not_planned(key, "other units than the decoder layers: those are planned");
+        }
+    }
+    for key in spellings("fsdp_backward_prefetch", "backward_prefetch") {
+        let prefetch = reading.text(key)?.map(str::to_ascii_uppercase);
+        if is_first && prefetch.is_some_and(|prefetch| prefetch != "BACKWARD_PRE") {
+            reading.not_planned(key, "planned with the next unit fetched early, as FSDP2 does");
+        }
+    }
+    reading.pass(PASSES);
+    let prefixed: Vec<String> = PASSES.iter().map(|key| format!("fsdp_{key}")).collect();
+    reading.pass(&prefixed.iter().map(String::as_str).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// A sharding strategy: FSDP1's name or number, or whether FSDP2 reshards after forward.
+fn strategy(reading: &mut Reading<'_>, key: &str, is_first: bool) -> Result<(), Problem> {
+    let name = match reading.value(key) {
+        None => return Ok(()),
+        Some(Value::String(name)) => name.to_ascii_uppercase(),
+        Some(other) => other.to_string().to_ascii_uppercase(),
+    };
+    let option = match name.as_str() {
+        "FULL_SHARD" | "TRUE" | "1" => "full_shard",
+        "SHARD_GRAD_OP" | "FALSE" | "2" => "shard_grad_op",
+        "HYBRID_SHARD" | "4" => "hybrid_shard",
+        "NO_SHARD" | "3" => {
+            reading.drop("--fsdp");
+            return Ok(());
+        }
+        _ => {
+            let which = if is_first { "FSDP1" } else { "FSDP2" };
+            let cause = format!("the {which} strategy {} is not planned", quoted(&name));
+            reading.ask("--fsdp", key, &cause);
+            return Ok(());
+        }
+    };
+    reading.set("--fsdp", option, key);
+    Ok(())
+}
+
+/// `fsdp` and `fsdp_config` of `TrainingArguments` (`_process_fsdp_args`).
+pub(super) fn of_trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let items: Vec<String> = match reading.value("fsdp") {
+        Some(Value::Bool(true)) => vec!["full_shard".to_owned()],
+        Some(Value::String(text)) => text.split_whitespace().map(str::to_owned).collect(),
+        Some(Value::Array(list)) => list.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect(),
+        _ => Vec::new(),
+    };
+    if items.is_empty() {
+        reading.pass(&["fsdp_config"]);
+        return Ok(());
+    }
+    reading.set("--fsdp", "full_shard", "fsdp");
+    for item in items {
+        match item.as_str() {
+            "full_shard" | "auto_wrap" => {}
+            "shard_grad_op" | "hybrid_shard" => reading.set("--fsdp", item, "fsdp"),
+            "offload" => reading.set("--offload", "parameters", "fsdp"),
+            "no_shard" => reading.drop("--fsdp"),
+            other => reading.ask("--fsdp", "fsdp", &format!("the strategy {} is not planned", quoted(other))),
+        }
+    }
+    reading.pass(&["fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"]);
+    read(reading, "fsdp_config", 2)
+}

@@ -1,0 +1,213 @@
+//! LLaMA-Factory's YAML (`src/llamafactory/hparams`; `model/adapter.py` and `model/patcher.py` for types): the training
+//! arguments of transformers, and its own.
+
+use super::reading::Reading;
+use super::training_arguments::{self, lora, trainer};
+use peakledger_input::{Problem, quoted};
+
+pub(super) const SIGNS: &[&str] =
+    &["finetuning_type", "cutoff_len", "template", "quantization_bit", "lora_target", "lora_rank"];
+
+const PASSES: &[&str] = &[
+    "template",
+    "dataset",
+    "dataset_*",
+    "eval_dataset",
+    "media_dir",
+    "train_on_prompt",
+    "mask_history",
+    "streaming",
+    "buffer_size",
+    "mix_strategy",
+    "interleave_probs",
+    "overwrite_cache",
+    "preprocessing_*",
+    "max_samples",
+    "ignore_pad_token_for_loss",
+    "val_size",
+    "packing",
+    "neat_packing",
+    "tool_format",
+    "default_system",
+    "enable_thinking",
+    "preserve_thinking",
+    "tokenized_path",
+    "data_shared_file_system",
+    "cache_dir",
+    "use_fast_tokenizer",
+    "split_special_tokens",
+    "model_revision",
+    "low_cpu_mem_usage",
+    "use_reentrant_gc",
+    "use_kv_cache",
+    "infer_*",
+    "hf_hub_token",
+    "ms_hub_token",
+    "om_hub_token",
+    "print_param_status",
+    "trust_remote_code",
+    "lora_alpha",
+    "loraplus_*",
+    "use_rslora",
+    "create_new_adapter",
+    "compute_accuracy",
+    "disable_shuffling",
+    "early_stopping_steps",
+    "plot_loss",
+    "include_effective_tokens_per_second",
+    "use_swanlab",
+    "swanlab_*",
+    "ray_*",
+    "vllm_*",
+    "sglang_*",
+    "export_*",
+    "image_*",
+    "video_*",
+    "freeze_vision_tower",
+    "freeze_multi_modal_projector",
+    "predict_with_generate",
+    "quantization_device_map",
+    "moe_aux_loss_coef",
+];
+
+pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    match reading.text("stage")? {
+        None | Some("sft" | "pt") => {}
+        Some(stage) => {
+            let cause = format!("the stage {} is not planned", quoted(stage));
+            return Err(reading.problem("stage", cause).mend("planned are sft and pt"));
+        }
+    }
+    reading.model("model_name_or_path")?;
+    if !reading.has("cutoff_len") {
+        reading.imply("--seq-len", 2048, "cutoff_len left out");
+    }
+    reading.count("cutoff_len", "--seq-len")?;
+    trainer(reading)?;
+    if reading.is("enable_liger_kernel")? {
+        reading.set("--fused-loss", true, "enable_liger_kernel");
+        reading.not_planned(
+            "enable_liger_kernel",
+            "Liger's norms, rope and SwiGLU: transformers' own are planned",
+        );
+    }
+    if reading.is("disable_gradient_checkpointing")? {
+        reading.set("--recompute", "none", "disable_gradient_checkpointing");
+    } else {
+        reading.imply("--recompute", "full", "LLaMA-Factory checkpoints every layer");
+    }
+    match reading.text("flash_attn")? {
+        Some("disabled") => reading.set("--attention", "eager", "flash_attn"),
+        Some("auto" | "sdpa" | "fa2" | "fa3") => reading.set("--attention", "sdpa", "flash_attn"),
+        Some(_) => reading.not_planned("flash_attn", "planned as sdpa"),
+        None => {}
+    }
+    let is_lora = finetuning(reading)?;
+    types(reading, is_lora)?;
+    other_optimizers(reading)?;
+    reading.not_planned_if_set("use_unsloth", "Unsloth's kernels: transformers' own modules are planned");
+    reading.not_planned_if_set(
+        "use_unsloth_gc",
+        "Unsloth's checkpoints on the host: `--offload activations` plans them",
+    );
+    reading.not_planned_if_set("use_kt", "KTransformers' experts on the host");
+    reading.not_planned_if_set("upcast_layernorm", "norms in fp32");
+    reading.not_planned_if_set("upcast_lmhead_output", "the logits once more in fp32");
+    reading.not_planned_if_set("resize_vocab", "rows that are added to the embedding");
+    reading.not_planned_if_set("shift_attn", "shifted sparse attention");
+    reading.not_planned_if_set("mixture_of_depths", "layers that pass some tokens by");
+    if reading.is("fp8")? {
+        reading.ask("--precision", "fp8", "fp8 is not planned");
+    }
+    reading.pass(&["fp8_*"]);
+    reading.pass(PASSES);
+    reading.pass(training_arguments::PASSES);
+    Ok(())
+}
+
+/// What is trained; whether that is adapters.
+fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
+    let rank = reading.number("lora_rank")?.unwrap_or(8);
+    let dropout = reading.amount("lora_dropout")?.unwrap_or(0.0);
+    let targets = reading.words("lora_target")?;
+    let bits = reading.number("quantization_bit")?;
+    let double = reading.flag("double_quantization")?.unwrap_or(true);
+    let is_lora = match reading.text("finetuning_type")? {
+        None | Some("lora") => {
+            let key = if reading.has("finetuning_type") { "finetuning_type" } else { "lora_rank" };
+            lora(reading, key, rank, dropout, targets.as_deref());
+            true
+        }
+        Some("full") => false,
+        Some("freeze") => {
+            reading.ask(
+                "--freeze",
+                "finetuning_type",
+                "which layers are frozen depends on how many the model has",
+            );
+            false
+        }
+        Some(other) => {
+            let problem = reading.problem("finetuning_type", format!("{} is not planned", quoted(other)));
+            return Err(problem.mend("planned are lora, freeze and full"));
+        }
+    };
+    match bits {
+        None => {}
+        Some(4) => {
+            reading.set("--quantize", if double { "nf4-double" } else { "nf4" }, "quantization_bit");
+        }
+        Some(8) => reading.set("--quantize", "int8", "quantization_bit"),
+        Some(bits) => {
+            let problem = reading.problem("quantization_bit", format!("{bits} bits are not planned"));
+            return Err(problem.mend("planned are 4 and 8"));
+        }
+    }
+    if reading.text("quantization_method")?.is_some_and(|method| method != "bnb" && method != "bitsandbytes")
+    {
+        reading.not_planned("quantization_method", "bitsandbytes' is planned");
+    }
+    reading.pass(&["quantization_type"]);
+    reading.not_planned_if_set("use_dora", "DoRA's magnitudes: LoRA is planned");
+    reading.not_planned_if_set("additional_target", "modules that are trained beside the adapters");
+    reading.not_planned_if_set("pissa_init", "PiSSA's other base weights: LoRA is planned");
+    reading.not_planned_if_set("use_llama_pro", "blocks that are added to the model");
+    Ok(is_lora)
+}
+
+/// Weights are loaded in the half type; those that are trained are made fp32, unless `pure_bf16` (`init_adapter`).
+fn types(reading: &mut Reading<'_>, is_lora: bool) -> Result<(), Problem> {
+    let (bf16, fp16, pure) = (reading.is("bf16")?, reading.is("fp16")?, reading.is("pure_bf16")?);
+    if pure {
+        reading.set("--precision", "bf16", "pure_bf16");
+        return Ok(());
+    }
+    let half = if bf16 { "bf16" } else { "fp16" };
+    if bf16 || fp16 {
+        reading.set("--precision", format!("{half}-mixed"), half);
+        if is_lora {
+            reading.imply("--weights-dtype", half, "LLaMA-Factory loads the model in the half type");
+        }
+    } else {
+        reading.ask(
+            "--precision",
+            "bf16",
+            "neither bf16 nor fp16 is true, so the checkpoint's own type is computed in",
+        );
+    }
+    Ok(())
+}
+
+/// Optimizers that have switches of their own.
+fn other_optimizers(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    if reading.is("use_muon")? {
+        reading.set("--optimizer", "muon", "use_muon");
+    }
+    for key in ["use_galore", "use_apollo", "use_badam", "use_adam_mini"] {
+        if reading.is(key)? {
+            reading.ask("--optimizer", key, "its optimizer is not planned");
+        }
+    }
+    reading.pass(&["galore_*", "apollo_*", "badam_*"]);
+    Ok(())
+}

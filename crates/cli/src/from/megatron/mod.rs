@@ -1,0 +1,350 @@
+//! Arguments of Megatron-LM (`megatron/training/arguments.py`), as a list or in the script that launches it.
+
+mod model;
+mod script;
+
+pub(super) use script::{fields, is_arguments};
+
+use super::reading::Reading;
+use peakledger_input::{Problem, quoted};
+
+pub(super) const SIGNS: &[&str] = &[
+    "tensor-model-parallel-size",
+    "pipeline-model-parallel-size",
+    "micro-batch-size",
+    "global-batch-size",
+    "num-layers",
+    "seq-length",
+    "use-distributed-optimizer",
+];
+
+const PASSES: &[&str] = &[
+    "nproc_per_node",
+    "nproc-per-node",
+    "nnodes",
+    "node_rank",
+    "node-rank",
+    "master_addr",
+    "master-addr",
+    "master_port",
+    "master-port",
+    "rdzv*",
+    "train-iters",
+    "train-samples",
+    "rampup-batch-size",
+    "lr*",
+    "min-lr",
+    "weight-decay*",
+    "start-weight-decay",
+    "end-weight-decay",
+    "adam-*",
+    "sgd-momentum",
+    "init-method-*",
+    "seed",
+    "data-*",
+    "train-data-path",
+    "valid-data-path",
+    "test-data-path",
+    "split",
+    "mock-data",
+    "num-workers",
+    "dataloader-type",
+    "no-create-attention-mask-in-dataloader",
+    "tokenizer-*",
+    "tiktoken-*",
+    "vocab-file",
+    "merge-file",
+    "save*",
+    "load",
+    "no-save-*",
+    "no-load-*",
+    "finetune",
+    "ckpt-*",
+    "dist-ckpt-*",
+    "use-dist-ckpt",
+    "auto-detect-ckpt-format",
+    "async-save",
+    "use-checkpoint-*",
+    "exit-*",
+    "eval-*",
+    "log-*",
+    "timing-log-*",
+    "tensorboard-*",
+    "wandb-*",
+    "logging-level",
+    "profile*",
+    "use-pytorch-profiler",
+    "record-memory-history",
+    "memory-snapshot-path",
+    "one-logger-*",
+    "no-one-logger",
+    "enable-one-logger",
+    "distributed-backend",
+    "distributed-timeout-*",
+    "manual-gc*",
+    "no-check-for-nan-in-loss-and-grad",
+    "check-for-*",
+    "use-mcore-models",
+    "transformer-impl",
+    "use-cpu-initialization",
+    "no-initialization",
+    "rerun-mode",
+    "loss-scale*",
+    "initial-loss-scale",
+    "min-loss-scale",
+    "hysteresis",
+    "attention-softmax-in-fp32",
+    "no-async-tensor-model-parallel-allreduce",
+    "norm-epsilon",
+    "rotary-base",
+    "rotary-seq-len-interpolation-factor",
+    "use-rope-scaling",
+    "rope-scaling-factor",
+    "no-masked-softmax-fusion",
+    "moe-aux-loss-coeff",
+    "moe-z-loss-coeff",
+    "moe-router-load-balancing-type",
+    "moe-router-topk-scaling-factor",
+    "moe-router-bias-update-rate",
+    "moe-per-layer-logging",
+    "use-tp-pp-dp-mapping",
+    "deterministic-mode",
+    "calculate-per-token-loss",
+    "disable-gloo-process-groups",
+    "no-overlap-p2p-communication",
+    "num-dataset-builder-threads",
+    "reset-position-ids",
+    "reset-attention-mask",
+    "eod-mask-loss",
+    "legacy-tokenizer",
+    "trust-remote-code",
+    "bert-no-binary-head",
+];
+
+pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    reading.imply("--stack", "megatron", "Megatron's modules");
+    reading.count("micro-batch-size", "--micro-batch-size")?;
+    reading.samples("global-batch-size")?;
+    reading.count("seq-length", "--seq-len")?;
+    types(reading)?;
+    optimizer(reading)?;
+    recompute(reading)?;
+    sizes(reading)?;
+    pipeline(reading)?;
+    model::read(reading)?;
+    for (key, what) in [
+        ("tp-comm-overlap", "user buffers of overlapped tensor parallel communication"),
+        ("cross-entropy-loss-fusion", "the fused cross entropy of logits"),
+        ("fp32-residual-connection", "a residual stream in fp32"),
+        ("cpu-offloading-num-layers", "layers whose activations wait on the host"),
+        ("use-megatron-fsdp", "Megatron-FSDP"),
+        ("use-custom-fsdp", "Megatron-FSDP"),
+        ("use-nccl-ub", "user buffers of NCCL"),
+        (
+            "no-gradient-accumulation-fusion",
+            "weight gradients that are made before they are added: planned as added at once",
+        ),
+        ("overlap-param-gather-with-optimizer-step", "parameters that are gathered during the update"),
+        ("defer-embedding-wgrad-compute", "the head's weight gradients, put off to the end of the pipeline"),
+        ("overlap-moe-expert-parallel-comm", "two micro-batches at once"),
+        ("delay-wgrad-compute", "weight gradients that are put off"),
+        ("moe-expert-capacity-factor", "experts that drop tokens"),
+        ("moe-pad-expert-input-to-capacity", "experts that are padded"),
+        ("empty-unused-memory-level", "emptying the cache between steps"),
+        ("enable-cuda-graph", "CUDA graphs"),
+        ("external-cuda-graph", "CUDA graphs"),
+        ("cuda-graph-impl", "CUDA graphs"),
+    ] {
+        reading.not_planned_if_set(key, what);
+    }
+    reading.pass(&["overlap-grad-reduce", "overlap-param-gather", "use-flash-attn", "moe-grouped-gemm"]);
+    reading.pass(&[
+        "moe-token-dispatcher-type",
+        "moe-permute-fusion",
+        "moe-router-dtype",
+        "moe-router-fusion",
+    ]);
+    reading.pass(PASSES);
+    Ok(())
+}
+
+/// Half types have fp32 copies that the optimizer steps (`Float16OptimizerWithFloat16Params`); bf16 sums gradients in fp32.
+fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let (bf16, fp16) = (reading.is("bf16")?, reading.is("fp16")?);
+    let in_fp32 = reading.is("accumulate-allreduce-grads-in-fp32")?;
+    let in_bf16 = reading.is("grad-reduce-in-bf16")?;
+    if bf16 || fp16 {
+        let half = if bf16 { "bf16" } else { "fp16" };
+        reading.set("--precision", half, half);
+        reading.imply("--master-weights", "fp32", "Megatron's optimizer steps fp32 copies");
+        if in_fp32 {
+            reading.set("--grad-dtype", "fp32", "accumulate-allreduce-grads-in-fp32");
+        } else if bf16 && !in_bf16 {
+            reading.imply("--grad-dtype", "fp32", "with bf16 Megatron sums gradients in fp32");
+        }
+    } else {
+        reading.imply("--precision", "fp32", "neither bf16 nor fp16");
+    }
+    for key in ["fp8-format", "fp8-recipe", "fp4-format"] {
+        if reading.has(key) {
+            reading.value(key);
+            reading.ask("--precision", key, "fp8 is not planned");
+        }
+    }
+    reading.pass(&["fp8-*"]);
+    Ok(())
+}
+
+fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    match reading.text("optimizer")? {
+        None => reading.imply("--optimizer", "adamw", "optimizer left out: adam"),
+        Some("adam") => reading.set("--optimizer", "adamw", "optimizer"),
+        Some("sgd") => {
+            reading.set("--optimizer", "sgd", "optimizer");
+            let momentum = reading.amount("sgd-momentum")?;
+            match momentum {
+                Some(momentum) => reading.set("--momentum", momentum, "sgd-momentum"),
+                None => reading.imply("--momentum", 0.9, "sgd-momentum left out"),
+            }
+        }
+        Some("muon" | "dist_muon") => reading.set("--optimizer", "muon", "optimizer"),
+        Some(other) => {
+            reading.ask(
+                "--optimizer",
+                "optimizer",
+                &format!("the optimizer {} is not planned", quoted(other)),
+            );
+        }
+    }
+    if reading.said("--optimizer") == Some("adamw") {
+        reading.imply("--optimizer-impl", "fused", "Megatron runs Transformer Engine's FusedAdam");
+    }
+    match reading.amount("clip-grad")? {
+        Some(norm) => reading.set("--clip-grad-norm", norm > 0.0, "clip-grad"),
+        None => reading.imply("--clip-grad-norm", true, "clip-grad left out"),
+    }
+    if reading.is("use-distributed-optimizer")? {
+        reading.set("--zero", 1, "use-distributed-optimizer");
+    }
+    if reading.is("use-torch-fsdp2")? {
+        let keeps = reading.is("torch-fsdp2-no-reshard-after-forward")?;
+        reading.set("--fsdp", if keeps { "shard_grad_op" } else { "full_shard" }, "use-torch-fsdp2");
+    }
+    if reading.is("optimizer-cpu-offload")? {
+        reading.set("--offload", "optimizer", "optimizer-cpu-offload");
+        if reading.amount("optimizer-offload-fraction")?.is_some_and(|part| part < 1.0) {
+            reading.not_planned(
+                "optimizer-offload-fraction",
+                "a part of the optimizer on the host: planned whole",
+            );
+        }
+    }
+    reading.not_planned_if_set(
+        "use-precision-aware-optimizer",
+        "states of the optimizer in other types than fp32",
+    );
+    Ok(())
+}
+
+/// `--recompute-granularity` and what belongs to it.
+fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let method = reading.text("recompute-method")?;
+    let layers = reading.number("recompute-num-layers")?;
+    let granularity = match reading.text("recompute-granularity")? {
+        None if reading.is("recompute-activations")? => Some("selective"),
+        granularity => granularity,
+    };
+    let key =
+        if reading.has("recompute-granularity") { "recompute-granularity" } else { "recompute-activations" };
+    match (granularity, method, layers) {
+        (None, ..) => {}
+        (Some("full"), Some("block"), _) => {
+            reading.ask(
+                "--recompute",
+                "recompute-method",
+                "checkpoints of the first layers of a stage alone are not planned",
+            );
+        }
+        (Some("full"), _, None | Some(1)) => reading.set("--recompute", "full", key),
+        (Some("full"), _, Some(layers)) => {
+            reading.set("--recompute", format!("every:{layers}"), "recompute-num-layers");
+        }
+        (Some("selective"), ..) => reading.set("--recompute", "selective", key),
+        (Some(other), ..) => {
+            let problem = reading.problem(key, format!("no granularity of Megatron: {}", quoted(other)));
+            return Err(problem.mend("write full or selective"));
+        }
+    }
+    if let Some(modules) = reading.words("recompute-modules")?
+        && granularity == Some("selective")
+        && modules.iter().any(|module| module != "core_attn")
+    {
+        let cause = "which modules are computed again is not planned: core_attn alone is";
+        reading.ask("--recompute", "recompute-modules", cause);
+    }
+    reading.not_planned_if_set(
+        "distribute-saved-activations",
+        "checkpoints that are split over tensor parallel ranks",
+    );
+    reading.pass(&["recompute-activations"]);
+    Ok(())
+}
+
+fn sizes(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    for (key, option) in [
+        ("tensor-model-parallel-size", "--tp"),
+        ("pipeline-model-parallel-size", "--pp"),
+        ("context-parallel-size", "--cp"),
+        ("expert-model-parallel-size", "--ep"),
+        ("expert-tensor-parallel-size", "--etp"),
+    ] {
+        reading.count(key, option)?;
+    }
+    if reading.is("sequence-parallel")? {
+        reading.set("--sp", true, "sequence-parallel");
+    }
+    // torchrun's
+    let per_node = ["nproc_per_node", "nproc-per-node"].into_iter().find(|key| reading.has(key));
+    if let Some(key) = per_node {
+        // what a variable says is asked for where it is needed
+        if !reading.is_variable(key) && !reading.is_variable("nnodes") {
+            let nodes = reading.number("nnodes")?.unwrap_or(1);
+            if let Some(gpus) = reading.number(key)? {
+                reading.set("--gpus", gpus.saturating_mul(nodes), key);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pipeline(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    if let Some(stages) = reading.number("num-virtual-stages-per-pipeline-rank")?.filter(|stages| *stages > 1)
+    {
+        reading.set("--virtual-stages", stages, "num-virtual-stages-per-pipeline-rank");
+    }
+    let key = "num-layers-per-virtual-pipeline-stage";
+    if let Some(per_stage) = reading.number(key)? {
+        let layers = reading.number("num-layers")?;
+        let pp = reading.number("pipeline-model-parallel-size")?;
+        let stages = layers.zip(pp).and_then(|(layers, pp)| layers.checked_div(pp.checked_mul(per_stage)?));
+        match stages {
+            Some(stages) if stages > 0 => reading.set("--virtual-stages", stages, key),
+            _ => reading.ask(
+                "--virtual-stages",
+                key,
+                "how many that makes needs --num-layers and --pipeline-model-parallel-size",
+            ),
+        }
+    }
+    for key in [
+        "decoder-first-pipeline-num-layers",
+        "decoder-last-pipeline-num-layers",
+        "pipeline-model-parallel-layout",
+    ] {
+        reading.not_planned_if_set(key, "stages of its own choice: planned even");
+    }
+    for key in ["account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"] {
+        reading.not_planned_if_set(key, "stages of its own choice: planned even");
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! Configs that people already have, as options of a plan: `--from FILE`.
+//!
+//! A file becomes a list of the plan's own options, each with its place in the file ([`reading`], a file for each kind);
+//! several files become one list ([`combine`]); the list goes through the parser of the command line, whose own options win.
+
+mod accelerate;
+mod axolotl;
+mod batch;
+mod combine;
+mod command;
+mod deepspeed;
+mod found;
+mod fsdp;
+mod llama_factory;
+mod megatron;
+mod optimizer;
+mod reading;
+mod resolved;
+#[cfg(test)]
+mod tests;
+mod torchtitan;
+mod training_arguments;
+
+pub(crate) use resolved::Resolved;
+
+use crate::args::{Model, input};
+use crate::step_args::StepArgs;
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use combine::Combined;
+use found::{Ask, Found};
+use peakledger_input::{FIELDS_LIMIT, Fields, Input, Problem, Source, Syntax};
+use reading::Reading;
+use std::path::Path;
+
+/// Configs to begin with.
+#[derive(Args)]
+pub(crate) struct FromArgs {
+    /// Take the options of a training config: DeepSpeed, TrainingArguments, accelerate, Axolotl, LLaMA-Factory, torchtitan,
+    /// Megatron. May be repeated: later files win, and the command line wins over all
+    #[arg(long = "from", value_name = "FILE", value_parser = input())]
+    files: Vec<Input>,
+    /// Whose config it is, where its keys do not tell
+    #[arg(long, value_enum, value_name = "KIND", requires = "files")]
+    from_kind: Option<Kind>,
+    /// Print the command line that plans the same without the files of --from, and do nothing else
+    #[arg(long, requires = "files")]
+    pub(crate) print_options: bool,
+}
+
+/// Whose config a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Deepspeed,
+    TrainingArguments,
+    Accelerate,
+    Axolotl,
+    LlamaFactory,
+    Torchtitan,
+    Megatron,
+}
+
+impl Kind {
+    /// Those with the most telling keys first: others' keys are in them too.
+    const ALL: [Kind; 7] = [
+        Kind::Megatron,
+        Kind::Torchtitan,
+        Kind::LlamaFactory,
+        Kind::Axolotl,
+        Kind::Accelerate,
+        Kind::Deepspeed,
+        Kind::TrainingArguments,
+    ];
+
+    /// What people call it.
+    const fn title(self) -> &'static str {
+        match self {
+            Kind::Deepspeed => "DeepSpeed",
+            Kind::TrainingArguments => "TrainingArguments",
+            Kind::Accelerate => "accelerate",
+            Kind::Axolotl => "Axolotl",
+            Kind::LlamaFactory => "LLaMA-Factory",
+            Kind::Torchtitan => "torchtitan",
+            Kind::Megatron => "Megatron",
+        }
+    }
+
+    /// Keys, one of which tells it.
+    const fn signs(self) -> &'static [&'static str] {
+        match self {
+            Kind::Deepspeed => deepspeed::SIGNS,
+            Kind::TrainingArguments => training_arguments::SIGNS,
+            Kind::Accelerate => accelerate::SIGNS,
+            Kind::Axolotl => axolotl::SIGNS,
+            Kind::LlamaFactory => llama_factory::SIGNS,
+            Kind::Torchtitan => torchtitan::SIGNS,
+            Kind::Megatron => megatron::SIGNS,
+        }
+    }
+
+    fn read(self, fields: &Fields) -> Result<Found, Problem> {
+        let mut reading = Reading::of(fields);
+        match self {
+            Kind::Deepspeed => deepspeed::read(&mut reading)?,
+            Kind::TrainingArguments => training_arguments::read(&mut reading)?,
+            Kind::Accelerate => accelerate::read(&mut reading)?,
+            Kind::Axolotl => axolotl::read(&mut reading)?,
+            Kind::LlamaFactory => llama_factory::read(&mut reading)?,
+            Kind::Torchtitan => torchtitan::read(&mut reading)?,
+            Kind::Megatron => megatron::read(&mut reading)?,
+        }
+        Ok(reading.finish())
+    }
+
+    /// Whose config the keys are; those of arguments and of TOML are one kind's alone.
+    fn of(fields: &Fields, writing: Writing) -> Option<Kind> {
+        let can_be = |kind: &Kind| match writing {
+            Writing::Arguments => *kind == Kind::Megatron,
+            Writing::Keys(Syntax::Toml) => *kind == Kind::Torchtitan,
+            Writing::Keys(_) => !matches!(kind, Kind::Megatron | Kind::Torchtitan),
+        };
+        let has = |sign: &&str| fields.get(&format!("/{sign}")).is_some();
+        Kind::ALL.into_iter().filter(can_be).find(|kind| kind.signs().iter().any(has))
+    }
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writing {
+    Keys(Syntax),
+    /// `--key value`
+    Arguments,
+}
+
+impl Writing {
+    fn of(text: &str, kind: Option<Kind>) -> Writing {
+        let is_table =
+            |line: &str| line.starts_with('[') && line.trim_end().ends_with(']') && !line.contains(',');
+        match kind {
+            Some(Kind::Megatron) => Writing::Arguments,
+            Some(Kind::Torchtitan) => Writing::Keys(Syntax::Toml),
+            _ if text.trim_start().starts_with('{') => Writing::Keys(Syntax::Json),
+            None if megatron::is_arguments(text) => Writing::Arguments,
+            None if text.lines().any(is_table) => Writing::Keys(Syntax::Toml),
+            _ => Writing::Keys(Syntax::Yaml),
+        }
+    }
+}
+
+/// A file, as far as its kind is known.
+fn read(source: Source, kind: Option<Kind>) -> Result<(Kind, Found), Problem> {
+    let writing = Writing::of(source.text(), kind);
+    let fields = match writing {
+        Writing::Keys(syntax) => Fields::read(source, syntax)?,
+        Writing::Arguments => megatron::fields(source),
+    };
+    let Some(kind) = kind.or_else(|| Kind::of(&fields, writing)) else {
+        return Err(unknown(&fields));
+    };
+    Ok((kind, kind.read(&fields)?))
+}
+
+fn unknown(fields: &Fields) -> Problem {
+    if fields.get("/model_type").is_some() && fields.get("/hidden_size").is_some() {
+        let problem = fields.problem("a model's config, not that of a training run");
+        return problem.mend("name it as the MODEL, without --from");
+    }
+    let kinds = Kind::ALL.map(Kind::title);
+    let names: Vec<String> = Kind::value_variants()
+        .iter()
+        .filter_map(|kind| Some(format!("`{}`", kind.to_possible_value()?.get_name())))
+        .collect();
+    let problem = fields.problem("its keys are of no training config that is known");
+    let mend =
+        format!("known are {}; `--from-kind` says which it is: {}", kinds.join(", "), names.join(", "));
+    problem.mend(mend)
+}
+
+/// The options of a step as the command line has them, and which of them it has.
+#[derive(Clone)]
+pub(crate) struct Given {
+    pub(crate) step: StepArgs,
+    matches: ArgMatches,
+}
+
+impl Args for Given {
+    fn group_id() -> Option<clap::Id> {
+        StepArgs::group_id()
+    }
+
+    fn augment_args(command: Command) -> Command {
+        StepArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        StepArgs::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Given, clap::Error> {
+        Given::from_arg_matches_mut(&mut matches.clone())
+    }
+
+    fn from_arg_matches_mut(matches: &mut ArgMatches) -> Result<Given, clap::Error> {
+        let all = matches.clone();
+        Ok(Given { step: StepArgs::from_arg_matches_mut(matches)?, matches: all })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.step.update_from_arg_matches(matches)
+    }
+}
+
+impl FromArgs {
+    /// Whether there are files to begin with.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// Reads the files and puts them together with the command line of a verb.
+    pub(crate) fn resolve(
+        &self,
+        verb: &'static str,
+        model: Option<&Model>,
+        given: &Given,
+        command: impl FnOnce() -> Command,
+    ) -> Result<Resolved, Problem> {
+        if self.files.is_empty() {
+            let model = model.cloned().ok_or_else(|| {
+                let problem = Problem::anywhere(format!("`peakledger {verb}` needs `MODEL`"));
+                problem.mend(format!("it is written `peakledger {verb} MODEL`"))
+            })?;
+            return Ok(Resolved::of_command_line(model, given.step.clone()));
+        }
+        let on_input = self.files.iter().filter(|file| **file == Input::Stdin).count();
+        if on_input + usize::from(model.is_some_and(|model| model.name() == "-")) > 1 {
+            let problem = Problem::in_option("-", "standard input can only be read once");
+            return Err(problem.mend("name a file for all but one of the inputs"));
+        }
+        let mut combined = Combined::default();
+        for file in &self.files {
+            let source = Source::read(file, FIELDS_LIMIT)?;
+            self.take(&mut combined, source, file, self.from_kind)?;
+        }
+        combined.resolve(verb, model, given, &command())
+    }
+
+    /// Takes a file, and before it those that it names by their paths: what it says itself is nearer.
+    fn take(
+        &self,
+        combined: &mut Combined,
+        source: Source,
+        file: &Input,
+        kind: Option<Kind>,
+    ) -> Result<(), Problem> {
+        let name = source.name().to_owned();
+        let (kind, mut found) = read(source, kind)?;
+        for (path, origin) in std::mem::take(&mut found.further) {
+            let beside = file.path().and_then(Path::parent).map(|folder| folder.join(&path));
+            let paths = [Some(Path::new(&path).to_owned()), beside];
+            let path = paths.into_iter().flatten().find(|path| path.is_file());
+            match path {
+                Some(path) => {
+                    let source = Source::open(&path, FIELDS_LIMIT)?;
+                    let file = Input::File(path);
+                    let name = source.name().to_owned();
+                    let (kind, found) = read(source, Some(Kind::Deepspeed))?;
+                    combined.take(name, kind, file, found)?;
+                }
+                None => found.asks.push(Ask {
+                    option: "--zero",
+                    origin,
+                    cause: "there is no such file: give it with `--from` too".to_owned(),
+                }),
+            }
+        }
+        combined.take(name, kind, file.clone(), found)
+    }
+}

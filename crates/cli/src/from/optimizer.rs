@@ -1,0 +1,29 @@
+//! Optimizers by the names that people's configs have for them: `OptimizerNames` in transformers' `training_args.py`, the
+//! `type` of DeepSpeed's `optimizer`, torchtitan's and Megatron's.
+
+/// What a name means here.
+pub(super) struct Named {
+    pub(super) kind: &'static str,
+    pub(super) implementation: Option<&'static str>,
+    /// What of it the plan leaves out.
+    pub(super) not_planned: Option<&'static str>,
+}
+
+const PAGED: &str = "pages of the optimizer state that are moved to the host where the card is full";
+
+/// What is planned of an optimizer by that name.
+pub(super) fn of(name: &str) -> Option<Named> {
+    let (kind, implementation, not_planned) = match name.to_ascii_lowercase().as_str() {
+        "adamw_torch" => ("adamw", None, None),
+        "adamw_torch_fused" => ("adamw", Some("fused"), None),
+        "adamw_bnb_8bit" | "adamw_8bit" => ("adamw-8bit", None, None),
+        "paged_adamw_8bit" => ("adamw-8bit", None, Some(PAGED)),
+        "adafactor" => ("adafactor", None, Some("transformers' own Adafactor: torch.optim's is planned")),
+        "sgd" => ("sgd", None, None),
+        "lion_32bit" => ("lion", None, None),
+        "paged_lion_32bit" => ("lion", None, Some(PAGED)),
+        "muon" => ("muon", None, None),
+        _ => return None,
+    };
+    Some(Named { kind, implementation, not_planned })
+}

@@ -1,0 +1,459 @@
+//! What each kind of config becomes: the samples in `examples/configs`, and what is special about a kind.
+
+use super::*;
+use crate::step_args::StepArgs;
+
+/// A verb's command line, as far as it is about options of a step.
+#[derive(clap::Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[arg(value_parser = crate::args::model())]
+    model: Option<Model>,
+    #[command(flatten)]
+    given: Given,
+}
+
+/// The command line that the texts become, with more words; or what is wrong with them.
+fn becomes(files: &[(&str, &str)], words: &str) -> String {
+    let line = <Line as clap::Parser>::try_parse_from(words.split_whitespace()).unwrap();
+    let answer = resolved(files, &line);
+    match answer {
+        Err(problem) => problem.to_string(),
+        Ok(resolved) => {
+            let origins = resolved.origins.unwrap();
+            let mut lines = vec![origins.command.replace(" --", "\n  --")];
+            let key = |key: &peakledger_report::OriginKey| match key.line {
+                Some(line) => format!("{}:{line} {}", key.file, key.key),
+                None => format!("{} {}", key.file, key.key),
+            };
+            lines.extend(origins.not_read.iter().map(|not| format!("not read: {}", key(not))));
+            lines.extend(
+                origins
+                    .not_planned
+                    .iter()
+                    .map(|not| format!("unplanned: {}: {}", key(&not.origin), not.what)),
+            );
+            lines.join("\n")
+        }
+    }
+}
+
+fn resolved(files: &[(&str, &str)], line: &Line) -> Result<Resolved, Problem> {
+    let mut combined = Combined::default();
+    for (name, text) in files {
+        let (kind, found) = read(Source::from_text(*name, *text), None)?;
+        combined.take((*name).to_owned(), kind, Input::of(*name), found)?;
+    }
+    let command = StepArgs::augment_args(Command::new("plan"));
+    combined.resolve("plan", line.model.as_ref(), &line.given, &command)
+}
+
+macro_rules! sample {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../../examples/configs/", $name)))
+    };
+}
+
+const DEEPSPEED: (&str, &str) = sample!("deepspeed-zero2.json");
+const TRAINING_ARGUMENTS: (&str, &str) = sample!("training-arguments.json");
+const ACCELERATE: (&str, &str) = sample!("accelerate-fsdp2.yaml");
+const AXOLOTL: (&str, &str) = sample!("axolotl-qlora.yaml");
+const LLAMA_FACTORY: (&str, &str) = sample!("llama-factory-lora.yaml");
+const TORCHTITAN: (&str, &str) = sample!("torchtitan-llama3.toml");
+const MEGATRON: (&str, &str) = sample!("megatron-llama3.sh");
+
+#[test]
+fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
+    insta::assert_snapshot!(becomes(&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"), @r"
+    peakledger plan Qwen/Qwen2.5-0.5B
+      --zero 2
+      --offload optimizer
+      --seq-len 4096
+      --micro-batch-size 2
+      --gradient-accumulation-steps 4
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --recompute full
+      --loss-in-model
+      --precision bf16
+      --gpus 8
+    ");
+    insta::assert_snapshot!(becomes(&[DEEPSPEED], "gpt2 --gpus 8"), @r"
+    deepspeed-zero2.json:3:37 (/train_micro_batch_size_per_gpu): `auto` is left to another file or to the command line
+      help: say it: add `--micro-batch-size` to the command line
+    ");
+}
+
+#[test]
+fn deepspeed_alone() {
+    let text = r#"{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e8, "stage3_prefetch_bucket_size": 5e7},
+        "curriculum_learning": {"enabled": true}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @r"
+    peakledger plan gpt2
+      --micro-batch-size 2
+      --precision bf16
+      --master-weights fp32
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --zero 3
+      --gradient-accumulation-steps 4
+      --gpus 8
+    not read: ds.json:4 curriculum_learning
+    unplanned: ds.json:3 zero_optimization.reduce_bucket_size: planned with DeepSpeed's default of 500000000
+    ");
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 24"), @r"
+    ds.json:1:22 (/train_batch_size): 64 sequences a step are no multiple of 48
+      help: change the batch, or the number of GPUs
+    ");
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2"), @r"
+    ds.json:1:22 (/train_batch_size): 64 sequences a step, of how many GPUs is not said
+      help: say it: add `--gpus` to the command line
+    ");
+    let stage2 = r#"{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", stage2)], "gpt2 --gpus 8"), @r"
+    ds.json:1:64 (/zero_optimization/offload_param/device): parameters are offloaded by stage 3 alone, and the stage is 2
+      help: use stage 3, or offload the optimizer
+    ");
+    insta::assert_snapshot!(becomes(&[("ds.json", r#"{"zero_optimization": {"stage": 4}}"#)], "gpt2 --gpus 8"), @r"
+    ds.json:1:33 (/zero_optimization/stage): as `--zero 4`: `4` is none of its values
+      help: choose one of `0`, `1`, `2`, `3`; an option on the command line wins over the file
+    ");
+}
+
+#[test]
+fn training_arguments_become_what_trainer_does() {
+    insta::assert_snapshot!(becomes(&[TRAINING_ARGUMENTS], ""), @r"
+    peakledger plan Qwen/Qwen2.5-0.5B
+      --seq-len 4096
+      --micro-batch-size 2
+      --gradient-accumulation-steps 4
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --recompute full
+      --loss-in-model
+      --precision bf16-mixed
+    ");
+    let text = r#"{"output_dir": "x", "optim": "galore_adamw", "neftune_noise_alpha": 5, "made_up": 1, "nothing": null}"#;
+    insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2 --optimizer sgd"), @r"
+    peakledger plan gpt2
+      --micro-batch-size 8
+      --gradient-accumulation-steps 1
+      --clip-grad-norm
+      --loss-in-model
+      --precision fp32
+      --optimizer sgd
+    not read: args.json:1 made_up
+    unplanned: args.json:1 neftune_noise_alpha: noise on the embeddings
+    ");
+    insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2"), @r"
+    args.json:1:30 (/optim): the optimizer `galore_adamw` is not planned
+      help: say it: add `--optimizer` to the command line
+    ");
+    let text = r#"{"output_dir": "x", "bf16": true, "fsdp": "full_shard auto_wrap offload",
+        "fsdp_config": {"version": 2, "reshard_after_forward": false, "activation_checkpointing": true}}"#;
+    insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2 --gpus 4"), @r"
+    peakledger plan gpt2
+      --micro-batch-size 8
+      --gradient-accumulation-steps 1
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --loss-in-model
+      --offload parameters
+      --fsdp shard_grad_op
+      --recompute full
+      --precision bf16-mixed
+      --gpus 4
+    ");
+}
+
+#[test]
+fn accelerate_says_how_many_gpus_and_how_they_are_used() {
+    insta::assert_snapshot!(becomes(&[ACCELERATE, TRAINING_ARGUMENTS], ""), @r"
+    peakledger plan Qwen/Qwen2.5-0.5B
+      --gpus 16
+      --gpus-per-node 8
+      --fsdp full_shard
+      --seq-len 4096
+      --micro-batch-size 2
+      --gradient-accumulation-steps 4
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --recompute full
+      --loss-in-model
+      --precision bf16-mixed
+    ");
+    let text = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: cpu\n  \
+                zero3_init_flag: true\n  gradient_accumulation_steps: 4\nmixed_precision: bf16\nnum_processes: 8\n\
+                parallelism_config:\n  parallelism_config_tp_size: 2\n";
+    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2"), @r"
+    peakledger plan gpt2
+      --gpus 8
+      --precision bf16
+      --zero 3
+      --offload optimizer
+      --gradient-accumulation-steps 4
+      --tp 2
+    ");
+    let text = "distributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: fp8\n";
+    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2"), @r"
+    acc.yaml:3:18 (/mixed_precision): fp8 is not planned
+      help: say it: add `--precision` to the command line
+    ");
+    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2 --precision bf16-mixed"), @r"
+    peakledger plan gpt2
+      --gpus 8
+      --precision bf16-mixed
+    ");
+}
+
+#[test]
+fn a_run_is_sharded_in_one_way() {
+    insta::assert_snapshot!(becomes(&[ACCELERATE, DEEPSPEED], "gpt2"), @r"
+    deepspeed-zero2.json:8:14 (/zero_optimization/stage): it asks for `--zero 2`, and accelerate-fsdp2.yaml for `--fsdp full_shard`
+      help: a run is sharded by one of the two: leave one file out
+    ");
+    // the command line decides
+    insta::assert_snapshot!(becomes(&[ACCELERATE], "gpt2 --zero 1 --dp 4"), @r"
+    peakledger plan gpt2
+      --gpus-per-node 8
+      --precision bf16-mixed
+      --recompute full
+      --dp 4
+      --zero 1
+    ");
+}
+
+#[test]
+fn axolotl() {
+    insta::assert_snapshot!(becomes(&[AXOLOTL], ""), @r"
+    peakledger plan meta-llama/Llama-3.1-8B
+      --seq-len 4096
+      --micro-batch-size 2
+      --gradient-accumulation-steps 4
+      --precision bf16-mixed
+      --weights-dtype bf16
+      --lora r=32,dropout=0.05,targets=all-linear
+      --quantize nf4-double
+      --optimizer adamw-8bit
+      --clip-grad-norm
+      --recompute full
+      --attention sdpa
+      --loss-in-model
+      --fused-loss
+    unplanned: axolotl-qlora.yaml:24 optimizer: pages of the optimizer state that are moved to the host where the card is full
+    unplanned: axolotl-qlora.yaml:36 liger_rms_norm: transformers' own module is planned
+    ");
+    let text = "base_model: gpt2\nmicro_batch_size: 1\nbatch_size: 64\nsequence_len: 2048\nbf16: full\nfp16:\n\
+                dp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\nfsdp_version: 2\nfsdp_config:\n  \
+                offload_params: false\n  reshard_after_forward: true\ngradient_checkpointing: offload\n\
+                attn_implementation: flex_attention\n";
+    insta::assert_snapshot!(becomes(&[("full.yaml", text)], ""), @r"
+    peakledger plan gpt2
+      --seq-len 2048
+      --micro-batch-size 1
+      --precision bf16
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --recompute full
+      --offload activations
+      --loss-in-model
+      --tp 2
+      --dp 8
+      --fsdp hybrid_shard
+      --gpus-per-node 4
+      --gradient-accumulation-steps 8
+    unplanned: full.yaml:15 attn_implementation: planned as sdpa
+    ");
+    insta::assert_snapshot!(becomes(&[("dpo.yaml", "base_model: gpt2\nrl: dpo\n")], ""), @r"
+    dpo.yaml:2:5 (/rl): `dpo` trains on more than one model or on what is generated, which is not planned
+      help: remove it to plan a step of supervised training
+    ");
+}
+
+#[test]
+fn llama_factory() {
+    insta::assert_snapshot!(becomes(&[LLAMA_FACTORY], ""), @r"
+    peakledger plan Qwen/Qwen2.5-7B
+      --seq-len 4096
+      --micro-batch-size 1
+      --gradient-accumulation-steps 8
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --loss-in-model
+      --recompute full
+      --attention sdpa
+      --lora r=16,targets=q_proj+v_proj
+      --precision bf16-mixed
+      --weights-dtype bf16
+    ");
+    let text = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: full\npure_bf16: true\noptim: adamw_torch\n\
+                quantization_bit: 4\n";
+    insta::assert_snapshot!(becomes(&[("full.yaml", text)], "--seq 256"), @r"
+    peakledger plan gpt2
+      --micro-batch-size 8
+      --gradient-accumulation-steps 1
+      --optimizer adamw
+      --clip-grad-norm
+      --loss-in-model
+      --recompute full
+      --quantize nf4-double
+      --precision bf16
+      --seq-len 256
+    ");
+    insta::assert_snapshot!(becomes(&[("dpo.yaml", "stage: dpo\nfinetuning_type: lora\n")], "gpt2"), @r"
+    dpo.yaml:1:8 (/stage): the stage `dpo` is not planned
+      help: planned are sft and pt
+    ");
+}
+
+#[test]
+fn torchtitan() {
+    insta::assert_snapshot!(becomes(&[TORCHTITAN], "--gpus 16"), @r"
+    peakledger plan llama-3.1-8b
+      --precision bf16-mixed
+      --seq-len 8192
+      --clip-grad-norm
+      --optimizer adamw
+      --optimizer-impl fused
+      --recompute selective
+      --fsdp full_shard
+      --tp 2
+      --sp
+      --micro-batch-size 1
+      --gpus 16
+    unplanned: torchtitan-llama3.toml:5 model: torchtitan's own modules: those of transformers are planned
+    unplanned: torchtitan-llama3.toml:34 activation_checkpoint.selective_ac_option: every second product of a linear module is computed again: all are planned as kept
+    ");
+    insta::assert_snapshot!(becomes(&[TORCHTITAN], ""), @r"
+    torchtitan-llama3.toml:27:30 (/parallelism/data_parallel_shard_degree): `--fsdp full_shard`, over how many GPUs is not said
+      help: say it: add `--gpus N` to the command line
+    ");
+    let text = "[model]\nname = \"own\"\n[training]\nlocal_batch_size = 16\nseq_len = 2048\n[parallelism]\n\
+                data_parallel_shard_degree = 1\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 2\n\
+                pipeline_parallel_schedule = \"ZBVZeroBubble\"\n[activation_checkpoint]\nmode = \"none\"\n[quantize]\na = 1\n";
+    insta::assert_snapshot!(becomes(&[("own.toml", text)], ""), @r"
+    own.toml:10:30 (/parallelism/pipeline_parallel_schedule): the schedule `ZBVZeroBubble` is not planned
+      help: say it: add `--schedule` to the command line
+    ");
+    insta::assert_snapshot!(becomes(&[("own.toml", text)], "gpt2 --schedule zb-h1"), @r"
+    peakledger plan gpt2
+      --precision bf16-mixed
+      --seq-len 2048
+      --clip-grad-norm
+      --optimizer adamw
+      --optimizer-impl fused
+      --recompute none
+      --pp 4
+      --micro-batch-size 2
+      --gradient-accumulation-steps 8
+      --schedule zb-h1
+    not read: own.toml:13 quantize
+    unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
+    ");
+}
+
+#[test]
+fn megatron() {
+    insta::assert_snapshot!(becomes(&[MEGATRON], ""), @r#"
+    cat > model.json <<'END'
+    {
+      "attention_dropout": 0.0,
+      "hidden_act": "silu",
+      "hidden_size": 4096,
+      "intermediate_size": 14336,
+      "max_position_embeddings": 131072,
+      "model_type": "llama",
+      "num_attention_heads": 32,
+      "num_hidden_layers": 32,
+      "num_key_value_heads": 8,
+      "tie_word_embeddings": false,
+      "vocab_size": 128256
+    }
+    END
+    peakledger plan model.json
+      --stack megatron
+      --micro-batch-size 1
+      --seq-len 8192
+      --precision bf16
+      --master-weights fp32
+      --grad-dtype fp32
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --zero 1
+      --recompute full
+      --tp 2
+      --pp 2
+      --sp
+      --gpus 16
+      --gradient-accumulation-steps 32
+    "#);
+    let text = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --swiglu --micro-batch-size $MBS";
+    insta::assert_snapshot!(becomes(&[("args.txt", text)], "--batch 1"), @r"
+    args.txt:1:1 (/num-layers): no family of models that is planned has these modules: SwiGLU, LayerNorm, `learned_absolute` positions, biases
+      help: name the model: `peakledger plan MODEL --from FILE`
+    ");
+    insta::assert_snapshot!(becomes(&[("args.txt", text)], "gpt2"), @r"
+    args.txt:1:1 (/micro-batch-size): `$MBS`, and no shell is run
+      help: say it: add `--micro-batch-size` to the command line
+    ");
+    let text =
+        "--num-layers 2 --micro-batch-size 1 --bf16 --fp8-format hybrid --tensor-model-parallel-size two";
+    insta::assert_snapshot!(becomes(&[("args.txt", text)], "gpt2"), @r"
+    args.txt:1:1 (/tensor-model-parallel-size): `two` is not a whole number
+      help: write a whole number
+    ");
+}
+
+#[test]
+fn what_is_none_of_them() {
+    insta::assert_snapshot!(becomes(&[("x.yaml", "a: 1\n")], "gpt2"), @r"
+    x.yaml: its keys are of no training config that is known
+      help: known are Megatron, torchtitan, LLaMA-Factory, Axolotl, accelerate, DeepSpeed, TrainingArguments; `--from-kind` says which it is: `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`
+    ");
+    insta::assert_snapshot!(becomes(&[("config.json", r#"{"model_type": "llama", "hidden_size": 1}"#)], "gpt2"), @r"
+    config.json: a model's config, not that of a training run
+      help: name it as the MODEL, without --from
+    ");
+}
+
+#[test]
+fn a_value_that_is_none_is_named_by_its_place() {
+    let text = "base_model: gpt2\nmicro_batch_size: -1\n";
+    insta::assert_snapshot!(becomes(&[("a.yaml", text)], ""), @r"
+    a.yaml:2:19 (/micro_batch_size): `-1` is not a whole number
+      help: write a whole number
+    ");
+    let text = "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 0\n";
+    insta::assert_snapshot!(becomes(&[("a.yaml", text)], ""), @r"
+    a.yaml:3:10 (/adapter): as `--lora r=0,targets=all-linear`: `r` is a whole number from 1 to 65536, not `0`
+      help: write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte); an option on the command line wins over the file
+    ");
+    insta::assert_snapshot!(becomes(&[("a.yaml", "base_model: not/there\nmicro_batch_size: 1\n")], ""), @r"
+    a.yaml:1:13 (/base_model): the model `not/there` is not known
+      help: it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; pass its config.json
+    ");
+}
+
+/// Whatever a file says, it is read or refused.
+#[test]
+fn no_text_makes_it_panic() {
+    for (name, text) in
+        [DEEPSPEED, TRAINING_ARGUMENTS, ACCELERATE, AXOLOTL, LLAMA_FACTORY, TORCHTITAN, MEGATRON]
+    {
+        for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)).step_by(7) {
+            let _cut = becomes(&[(name, &text[..end])], "gpt2");
+            let turned = format!("{}{}", &text[end..], &text[..end]);
+            let _turned = becomes(&[(name, &turned)], "gpt2");
+        }
+    }
+}

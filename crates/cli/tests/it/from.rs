@@ -1,0 +1,153 @@
+//! `plan --from` and `fit --from`: what the answer says of where its options came from, and what is refused.
+
+use crate::support::Bench;
+
+const ARGS: &str = r#"{
+  "model_name_or_path": "gpt2",
+  "output_dir": "out",
+  "per_device_train_batch_size": 2,
+  "max_length": 512,
+  "bf16": true,
+  "gradient_checkpointing": true,
+  "my_key": 3,
+  "torch_compile": true
+}"#;
+
+fn bench() -> Bench {
+    Bench::new().file("args.json", ARGS)
+}
+
+#[test]
+fn the_answer_says_where_its_options_came_from() {
+    let ran = bench().run("plan --from args.json --seq 256 --step steady");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    let said: Vec<&str> = ran
+        .out
+        .lines()
+        .skip_while(|line| !line.starts_with("from "))
+        .take_while(|line| !line.is_empty())
+        .collect();
+    insta::assert_snapshot!(said.join("\n"), @r"
+    from       args.json (TrainingArguments): --micro-batch-size 2
+               (per_device_train_batch_size, line 4), --gradient-accumulation-steps
+               1 (gradient_accumulation_steps left out), --optimizer adamw (optim
+               left out), --optimizer-impl fused (optim left out), --clip-grad-norm
+               true (max_grad_norm left out), --recompute full
+               (gradient_checkpointing, line 7), --loss-in-model true (Trainer
+               passes the labels to the model), --precision bf16-mixed (bf16, line
+               6)
+    not read   args.json: my_key, line 8
+    unplanned  args.json (torch_compile, line 9): torch.compile
+    ");
+}
+
+#[test]
+fn programs_get_the_same() {
+    let ran = bench().run("plan --from args.json --seq 256 --format json");
+    let answer: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let from = &answer["from"];
+    assert_eq!(from["files"], serde_json::json!([{"file": "args.json", "kind": "TrainingArguments"}]));
+    assert_eq!(from["not_read"], serde_json::json!([{"file": "args.json", "line": 8, "key": "my_key"}]));
+    let batch = serde_json::json!({
+        "option": "--micro-batch-size", "value": "2", "file": "args.json", "line": 4, "key": "per_device_train_batch_size"
+    });
+    assert!(from["options"].as_array().unwrap().contains(&batch), "{from}");
+    // the command line that it gives says the same
+    let command = from["command"].as_str().unwrap().strip_prefix("peakledger ").unwrap().to_owned();
+    assert!(command.ends_with(" --seq-len 256 --format json"), "{command}");
+    let again = bench().run(&command);
+    let mut said: serde_json::Value = serde_json::from_str(&again.out).unwrap();
+    let mut answer = answer.clone();
+    answer.as_object_mut().unwrap().remove("from");
+    assert!(said.as_object_mut().unwrap().remove("from").is_none());
+    assert_eq!(said, answer);
+}
+
+#[test]
+fn print_options_is_that_command_line_alone() {
+    let ran = bench().run("plan --from args.json --print-options --gpu a100-80gb --exit-code");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    insta::assert_snapshot!(ran.out, @"peakledger plan gpt2 --seq-len 512 --micro-batch-size 2 --gradient-accumulation-steps 1 --optimizer adamw --optimizer-impl fused --clip-grad-norm --recompute full --loss-in-model --precision bf16-mixed --gpu a100-80gb --exit-code");
+    let piped = bench().pipe("fit --from - --print-options", ARGS);
+    assert!(piped.out.starts_with("peakledger fit gpt2 --seq-len 512"), "{}", piped.out);
+}
+
+#[test]
+fn fit_begins_with_it_too() {
+    let ran = bench().run("fit --from args.json --gpu 8GiB --format markdown");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.contains("| from | args.json (TrainingArguments): --seq-len 512 "), "{}", ran.out);
+}
+
+#[test]
+fn a_config_that_is_named_by_its_path_is_read() {
+    let accelerate = "distributed_type: DEEPSPEED\nnum_processes: 1\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n";
+    let ds = r#"{"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 0}}"#;
+    let bench = Bench::new().file("acc.yaml", accelerate).file("ds.json", ds);
+    let ran = bench.run("plan gpt2 --from acc.yaml --print-options");
+    insta::assert_snapshot!(ran.out + &ran.err, @"peakledger plan gpt2 --micro-batch-size 3 --precision fp32 --zero 0 --gpus 1");
+    let missing = Bench::new().file("acc.yaml", accelerate).run("plan gpt2 --from acc.yaml");
+    insta::assert_snapshot!(missing.out + &missing.err, @r"
+    error: acc.yaml:4:26 (/deepspeed_config/deepspeed_config_file): there is no such file: give it with `--from` too
+      help: say it: add `--zero` to the command line
+    ");
+}
+
+#[test]
+fn what_cannot_be_is_said_of_the_file() {
+    let say = |name: &str, text: &str, words: &str| {
+        let ran = Bench::new().file(name, text).run(&format!("plan --from {name} {words}"));
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{}", ran.err);
+        ran.err
+    };
+    insta::assert_snapshot!(say("a.yaml", "base_model: gpt2\nmicro_batch_size: 0\n", ""), @r"
+    error: a.yaml:2:19 (/micro_batch_size): as `--micro-batch-size 0`: a micro-batch of 0 sequences
+      help: use 1 or more; an option on the command line wins over the file
+    ");
+    insta::assert_snapshot!(say("a.yaml", "base_model: gpt2\nload_in_4bit: true\nadapter:\nmicro_batch_size: 1\n", "--quantize nf4"), @r"
+    error: `--quantize`: quantized weights are frozen, so nothing would be trained
+      help: add adapters: --lora r=16
+    ");
+    insta::assert_snapshot!(say("a.yaml", "a: &a [1]\nb: *a\n", ""), @r"
+    error: a.yaml:2:4 (/b): an alias of another value
+      help: write the value out: aliases are not followed
+    ");
+    insta::assert_snapshot!(say("a.json", "{\"optim\": \"sgd\", \"optim\": \"sgd\"}", "gpt2"), @r"
+    error: a.json:1:18 (/optim): the key `optim` appears twice (first in line 1, column 2)
+      help: keep one of the two
+    ");
+    insta::assert_snapshot!(say("none.json", "{\"optim\": \"sgd\"}", ""), @r"
+    error: none.json: no model is named
+      help: name one: `peakledger plan MODEL --from FILE`
+    ");
+    insta::assert_snapshot!(say("x.json", "{\"optim\": \"sgd\"}", "gpt2 --from-kind yaml"), @r"
+    error: `--from-kind`: `yaml` is none of its values
+      help: choose one of `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`
+    ");
+    insta::assert_snapshot!(say("x.json", "{\"optim\": \"sgd\"}", "gpt2 --from nowhere.yaml"), @r"
+    error: nowhere.yaml: no such file
+      help: check the path; it is relative to the current folder
+    ");
+    let large = format!("a: {}\n", "x".repeat(1 << 20));
+    insta::assert_snapshot!(say("large.yaml", &large, "gpt2"), @r"
+    error: large.yaml: larger than a training config may be (1 MiB)
+      help: check that this is the right file
+    ");
+    let ran = Bench::new().run("plan --print-options gpt2");
+    insta::assert_snapshot!(ran.err, @r"
+    error: `peakledger plan` needs `--from FILE`
+      help: it is written `peakledger plan --from FILE --print-options MODEL`
+    ");
+    let ran = bench().pipe("plan - --from -", ARGS);
+    insta::assert_snapshot!(ran.err, @r"
+    error: `-`: standard input can only be read once
+      help: name a file for all but one of the inputs
+    ");
+    let bench = bench();
+    let ran = bench.run("plan --from args.json -o args.json --force");
+    insta::assert_snapshot!(ran.err, @r"
+    error: args.json: the output is one of the inputs
+      help: write to another file; inputs are never changed
+    ");
+    assert_eq!(bench.read("args.json"), ARGS);
+}
