@@ -276,9 +276,8 @@ impl Options {
         let parallel = &self.parallel;
         let mesh = Mesh::of(parallel)?;
         let not_yet = [
-            ("--dp", mesh.dp > 1),
+            ("--dp", mesh.dp > 1 && parallel.sharding == Sharding::Replicated),
             ("--zero", matches!(parallel.sharding, Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3)),
-            ("--fsdp", !matches!(parallel.sharding, Sharding::Replicated)),
             ("--tp", mesh.tp > 1),
             ("--sp", parallel.sp),
             ("--pp", mesh.pp > 1),

@@ -8,6 +8,8 @@ use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_lo
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
+use crate::parallel::Mesh;
+use crate::parallel::data::Fsdp;
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
@@ -93,12 +95,18 @@ pub(crate) fn run_recording(
     let [loss_module, optimizer_module] =
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
-    if options.offload.parameters {
-        let on_host = host_parameters(&torch, &build.parameters);
+    let mut built = std::mem::take(&mut build.parameters);
+    let mesh = Mesh::of(&options.parallel)?;
+    if options.parallel.sharding.is_fsdp() {
+        let (fsdp, shards) = Fsdp::new(&torch, options, &mesh, built)?;
+        *torch.module_hooks.borrow_mut() = Some(fsdp);
+        built = shards;
+    } else if options.offload.parameters {
+        let on_host = host_parameters(&torch, &built);
         let offload = ParameterOffload::new(torch.clone(), options.offload_prefetch as usize, on_host);
-        *torch.offload.borrow_mut() = Some(offload);
+        *torch.module_hooks.borrow_mut() = Some(offload);
     }
-    let trained: Vec<Parameter> = build.parameters.into_iter().filter(|p| p.leaf.is_some()).collect();
+    let trained: Vec<Parameter> = built.into_iter().filter(|p| p.leaf.is_some()).collect();
     let trainable = count(&trained);
     let loop_ = Loop {
         torch: torch.clone(),
@@ -116,7 +124,7 @@ pub(crate) fn run_recording(
     let mut optimizers = Vec::new();
     loop_.step(micro_batches, &mut optimizers);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
-    torch.offload.borrow_mut().take(); // it holds tensors, and these the session
+    torch.module_hooks.borrow_mut().take(); // they hold tensors, and these the session
     let facts = torch.facts.take();
     Ok((Outcome { tape, parameters, trainable }, facts))
 }
@@ -171,7 +179,11 @@ impl Loop<'_> {
     fn step(&self, micro_batches: u32, optimizers: &mut Vec<Optimizer>) {
         let torch = &self.torch;
         let mut held = None;
+        let hooks = torch.module_hooks.borrow().clone();
         for (micro_batch, batch) in (0..micro_batches).zip(&self.batches) {
+            if let Some(hooks) = &hooks {
+                hooks.begin(micro_batch + 1 == micro_batches);
+            }
             self.micro_batch(micro_batch, batch, &mut held);
         }
         torch.begin(Phase::Update, None);
@@ -180,21 +192,29 @@ impl Loop<'_> {
         torch.end();
         torch.begin(Phase::ZeroGrad, None);
         self.update.zero_grad();
+        if let Some(hooks) = &hooks {
+            hooks.zero_grad();
+        }
         torch.end();
     }
 
     fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Output>) {
         let torch = &self.torch;
-        let offload = torch.offload.borrow().clone();
+        let hooks = torch.module_hooks.borrow().clone();
         let begin = |phase| torch.begin(phase, Some(micro_batch));
-        let (loss, output, _contexts) = torch.autocast(self.options.precision.autocast(), || {
+        let leave = |output: Tensor| match &hooks {
+            Some(hooks) => hooks.clone().leave(output),
+            None => output,
+        };
+        let (loss, output, _contexts) = torch.autocast(self.options.autocast(), || {
             begin(Phase::Forward);
-            if let Some(offload) = &offload {
-                offload.enter();
+            if let Some(hooks) = &hooks {
+                hooks.enter();
             }
             let last_hidden_state = self.model.decode(batch);
             let logits = (!self.options.fused_loss).then(|| self.logits(&last_hidden_state));
             let holds = self.options.loss_in_model || self.options.fused_loss;
+            let logits = if holds { logits } else { logits.map(leave) };
             let last_hidden_state = holds.then_some(last_hidden_state);
             let leaves = torch.leaves.take();
             let contexts = Rc::new(torch.contexts.take());
@@ -202,6 +222,7 @@ impl Loop<'_> {
             torch.end();
             begin(Phase::Loss);
             let loss = torch.inside(self.loss_module, || self.loss(&logits, &last_hidden_state, batch));
+            let loss = if holds { leave(loss) } else { loss };
             drop(last_hidden_state);
             let output = Output { _logits: logits, _leaves: leaves, _contexts: contexts.clone() };
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(output);
@@ -215,8 +236,8 @@ impl Loop<'_> {
             (loss, output, contexts)
         });
         backward(&loss);
-        if let Some(offload) = &offload {
-            offload.end();
+        if let Some(hooks) = &hooks {
+            hooks.end();
         }
         self.update.backward_ended();
         torch.end();

@@ -84,12 +84,15 @@ pub(crate) struct Leaf {
     pub(crate) host_grad: RefCell<Option<Tensor>>,
     /// Whether it is added to a buffer for all gradients and goes (Megatron's `main_grad`).
     pub(crate) is_buffered: bool,
+    /// Another type that the first gradient is cast to (`Tensor.grad_dtype`).
+    pub(crate) summed_in: Cell<Option<Dtype>>,
 }
 
 impl Leaf {
     /// A leaf without a gradient yet.
     pub(crate) fn new(parameter: Option<u32>, is_buffered: bool) -> Rc<Leaf> {
-        Rc::new(Leaf { parameter, grad: RefCell::new(None), host_grad: RefCell::new(None), is_buffered })
+        let (grad, host_grad) = (RefCell::new(None), RefCell::new(None));
+        Rc::new(Leaf { parameter, grad, host_grad, is_buffered, summed_in: Cell::new(None) })
     }
 }
 
@@ -300,6 +303,10 @@ fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
             held.torch().reads(&[held, &grad, held]); // and writes what it holds
         }
         None => {
+            let grad = match leaf.summed_in.get() {
+                Some(dtype) if dtype != grad.dtype() => ops::to_copy(grad, dtype),
+                _ => grad,
+            };
             grad.relabel(|stored| {
                 stored.category = Category::Gradient;
                 stored.detail = None;

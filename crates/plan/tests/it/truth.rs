@@ -106,7 +106,7 @@ fn held_by_tracker(job: &Value) -> u64 {
     2 * elements * width
 }
 
-fn figures(step: &StepPlan) -> impl Iterator<Item = (String, u64, u64)> + '_ {
+pub(crate) fn figures(step: &StepPlan) -> impl Iterator<Item = (String, u64, u64)> + '_ {
     step.phases
         .iter()
         .map(|p| (phase_name(&p.phase.to_string(), p.micro_batch), p.peak.get(), p.end.get()))
@@ -118,7 +118,7 @@ fn phase_name(phase: &str, micro_batch: Option<u32>) -> String {
 }
 
 /// The tracker's phases, its clip being part of the update.
-fn phases(step: &Value) -> BTreeMap<String, (u64, u64)> {
+pub(crate) fn phases(step: &Value) -> BTreeMap<String, (u64, u64)> {
     let mut phases: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for row in step.as_array().unwrap() {
         // the full table has objects with classes, the own one [phase, peak, end]

@@ -1,0 +1,78 @@
+//! Steps of data parallel ranks, phase by phase: every row of the table that `tests/oracle/sharded.py` made.
+
+use crate::shared;
+use crate::truth::{figures, phases};
+use peakledger_plan::options::{HoldOutputs, Options};
+use peakledger_plan::parallel::{DataParallel, Parallel, Sharding};
+use peakledger_plan::{Dtype, plan};
+use serde_json::{Value, json};
+
+#[test]
+fn every_row_of_the_table() {
+    let rows = include_str!("../data/sharded.jsonl");
+    let mut wrong = Vec::new();
+    for row in rows.lines() {
+        let row: Value = serde_json::from_str(row).unwrap();
+        compare(&row, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{} figures differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn compare(row: &Value, wrong: &mut Vec<String>) {
+    let id = row["id"].as_str().unwrap();
+    let (architecture, options) = {
+        let mut job = row["job"].clone();
+        let mixed = job["mixed"].as_str().map(str::to_owned);
+        job["precision"] = json!(if mixed.is_some() { "autocast" } else { "pure" });
+        job["optimizer"] = job.get("optimizer").cloned().unwrap_or(json!("adamw"));
+        job["drop_logits"] = json!(true);
+        let (architecture, options) = shared::asked_by(&job).unwrap();
+        (architecture, Options { parallel: parallel(&job), hold_outputs: HoldOutputs::No, ..options })
+    };
+    let plan = match plan(architecture, options) {
+        Ok(plan) => plan,
+        Err(problem) => return wrong.push(format!("{id}: {problem}")),
+    };
+    let mut same = |what: String, planned: u64, truth: u64| {
+        if planned != truth {
+            let off = i128::from(planned) - i128::from(truth);
+            wrong.push(format!("{id} {what}: planned {planned}, truth {truth}, off by {off}"));
+        }
+    };
+    same("parameters".to_owned(), plan.parameters, row["params"].as_u64().unwrap());
+    same("trainable".to_owned(), plan.trainable, row["trainable"].as_u64().unwrap());
+    for (step, key) in [(&plan.first, "first_step"), (&plan.steady, "steady_step")] {
+        let truth = phases(&row[key]);
+        for (phase, peak, end) in figures(step) {
+            let (true_peak, true_end) = truth[&phase];
+            same(format!("{key} {phase} peak"), peak, true_peak);
+            same(format!("{key} {phase} end"), end, true_end);
+        }
+    }
+}
+
+fn parallel(job: &Value) -> Parallel {
+    let number = |key: &str| job[key].as_u64().map(|n| u32::try_from(n).unwrap());
+    let sharding = match job["strategy"].as_str().unwrap() {
+        "full_shard" => Sharding::FullShard,
+        "shard_grad_op" => Sharding::ShardGradOp,
+        "hybrid_shard" => Sharding::HybridShard,
+        _ => Sharding::Replicated,
+    };
+    let reduce_dtype = job["reduce_dtype"].as_str().map(|dtype| match dtype {
+        "float32" => Dtype::F32,
+        _ => Dtype::Bf16,
+    });
+    let world = number("world").unwrap();
+    Parallel {
+        gpus: Some(world),
+        sharding,
+        data: DataParallel {
+            reduce_dtype,
+            sync_each_batch: job["sync_each_batch"] == true,
+        },
+        gpus_per_node: number("hosts").map_or(8, |hosts| world / hosts),
+        rank: number("rank").unwrap_or(0),
+        ..Parallel::default()
+    }
+}
