@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod data_parallel_args;
 mod http;
 mod output;
 mod parallel_args;

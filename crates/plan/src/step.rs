@@ -8,8 +8,8 @@ use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_lo
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
-use crate::parallel::Mesh;
-use crate::parallel::data::Fsdp;
+use crate::parallel::data::{Ddp, Fsdp, Zero};
+use crate::parallel::{Mesh, Sharding, Stack};
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
@@ -96,11 +96,19 @@ pub(crate) fn run_recording(
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
     let mut built = std::mem::take(&mut build.parameters);
+    let mut shards = None;
     let mesh = Mesh::of(&options.parallel)?;
     if options.parallel.sharding.is_fsdp() {
         let (fsdp, shards) = Fsdp::new(&torch, options, &mesh, built)?;
         *torch.module_hooks.borrow_mut() = Some(fsdp);
         built = shards;
+    } else if options.parallel.sharding.is_zero() && options.stack == Stack::Transformers {
+        let (zero, stepped) = Zero::new(&torch, options, &mesh, &built);
+        *torch.module_hooks.borrow_mut() = Some(zero);
+        shards = Some(stepped);
+    } else if mesh.dp * mesh.cp > 1 && options.stack == Stack::Transformers && options.parallel.sharding == Sharding::Replicated {
+        let ddp = Ddp::new(&torch, &options.parallel.data, mesh.dp * mesh.cp, &built);
+        *torch.module_hooks.borrow_mut() = Some(ddp);
     } else if options.offload.parameters {
         let on_host = host_parameters(&torch, &built);
         let offload = ParameterOffload::new(torch.clone(), options.offload_prefetch as usize, on_host);
@@ -118,7 +126,7 @@ pub(crate) fn run_recording(
         batches: (0..options.gradient_accumulation_steps)
             .map(|i| load(&torch, options, seq_len, i))
             .collect(),
-        update: Update::new(&torch, options, trained),
+        update: Update::new(&torch, options, shards.unwrap_or(trained)),
     };
     torch.end();
     let mut optimizers = Vec::new();
@@ -187,7 +195,11 @@ impl Loop<'_> {
             self.micro_batch(micro_batch, batch, &mut held);
         }
         torch.begin(Phase::Update, None);
-        let update = || self.update.run(self.scaler.as_ref(), optimizers);
+        let update = || {
+            hooks.iter().for_each(|hooks| hooks.before_step());
+            self.update.run(self.scaler.as_ref(), optimizers);
+            hooks.iter().for_each(|hooks| hooks.after_step());
+        };
         torch.without_grad(|| torch.inside(self.optimizer_module, update));
         torch.end();
         torch.begin(Phase::ZeroGrad, None);

@@ -7,7 +7,7 @@
 pub(crate) mod data;
 mod mesh;
 
-pub use data::DataParallel;
+pub use data::{DataParallel, ZeroSizes};
 pub use mesh::{Mesh, Place};
 
 /// How a step is spread over GPUs. Of the sizes that are left out, `dp` is what the number of GPUs leaves for it.
@@ -85,6 +85,11 @@ pub enum Sharding {
 }
 
 impl Sharding {
+    /// Whether it is one of DeepSpeed's stages.
+    pub const fn is_zero(self) -> bool {
+        matches!(self, Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3)
+    }
+
     /// Whether it is one of FSDP2's.
     pub const fn is_fsdp(self) -> bool {
         matches!(self, Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard)

@@ -209,8 +209,6 @@ pub(crate) enum Collective {
     ReduceScatter,
     /// Each has a whole, and all get the sum.
     AllReduce,
-    /// One has the whole, and all get it.
-    Broadcast,
 }
 
 impl Collective {
@@ -221,8 +219,6 @@ impl Collective {
         match self {
             Collective::AllGather | Collective::ReduceScatter => to_all_others,
             Collective::AllReduce => to_all_others.saturating_mul(2),
-            Collective::Broadcast if ranks > 1 => bytes,
-            Collective::Broadcast => 0,
         }
     }
 }
@@ -253,8 +249,7 @@ mod tests {
         assert_eq!(sent(Collective::AllGather), 700);
         assert_eq!(sent(Collective::ReduceScatter), 700);
         assert_eq!(sent(Collective::AllReduce), 1400);
-        assert_eq!(sent(Collective::Broadcast), 800);
-        for what in [Collective::AllGather, Collective::AllReduce, Collective::Broadcast] {
+        for what in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
             assert_eq!(what.sent(800, 1), 0, "a rank alone sends nothing");
         }
     }

@@ -27,6 +27,12 @@ pub(crate) trait ModuleHooks {
     /// Backward has ended.
     fn end(&self) {}
 
+    /// The optimizer is about to step.
+    fn before_step(&self) {}
+
+    /// The optimizer has stepped.
+    fn after_step(&self) {}
+
     /// Gradients are let go of.
     fn zero_grad(&self) {}
 }

@@ -1,7 +1,7 @@
 //! Steps of data parallel ranks, phase by phase: every row of the table that `tests/oracle/sharded.py` made.
 
 use crate::shared;
-use crate::truth::{figures, phases};
+use crate::truth::{figures, held_by_tracker, phases};
 use peakledger_plan::options::{HoldOutputs, Options};
 use peakledger_plan::parallel::{DataParallel, Parallel, Sharding};
 use peakledger_plan::{Dtype, plan};
@@ -39,16 +39,30 @@ fn compare(row: &Value, wrong: &mut Vec<String>) {
             wrong.push(format!("{id} {what}: planned {planned}, truth {truth}, off by {off}"));
         }
     };
+    let is_half = row["job"]["dtype"] == "bfloat16";
     same("parameters".to_owned(), plan.parameters, row["params"].as_u64().unwrap());
     same("trainable".to_owned(), plan.trainable, row["trainable"].as_u64().unwrap());
     for (step, key) in [(&plan.first, "first_step"), (&plan.steady, "steady_step")] {
         let truth = phases(&row[key]);
+        // what the tracker holds of its own, from backward on; hidden states are of the type that parameters are gathered in
+        let of_a_step = held_by_tracker(&with(&row["job"], "precision", if is_half { "pure" } else { "fp32" }));
+        let micro_batches = row["job"]["accum"].as_u64().unwrap_or(1);
+        let mut held = if key == "first_step" { 0 } else { of_a_step * micro_batches };
         for (phase, peak, end) in figures(step) {
             let (true_peak, true_end) = truth[&phase];
-            same(format!("{key} {phase} peak"), peak, true_peak);
-            same(format!("{key} {phase} end"), end, true_end);
+            same(format!("{key} {phase} peak"), peak + held, true_peak);
+            if phase.starts_with("backward") {
+                held += of_a_step;
+            }
+            same(format!("{key} {phase} end"), end + held, true_end);
         }
     }
+}
+
+fn with(job: &Value, key: &str, value: &str) -> Value {
+    let mut job = job.clone();
+    job[key] = json!(value);
+    job
 }
 
 fn parallel(job: &Value) -> Parallel {
@@ -70,6 +84,8 @@ fn parallel(job: &Value) -> Parallel {
         data: DataParallel {
             reduce_dtype,
             sync_each_batch: job["sync_each_batch"] == true,
+            ddp_bucket_view: job["bucket_view"] == true,
+            ..DataParallel::default()
         },
         gpus_per_node: number("hosts").map_or(8, |hosts| world / hosts),
         rank: number("rank").unwrap_or(0),

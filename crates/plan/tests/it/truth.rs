@@ -90,7 +90,7 @@ fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
 /// What the tracker itself keeps of each step: with a frozen embedding under checkpoints the embedding's output is a leaf that asks
 /// for its gradient, and the tracker's module hooks hold it and its gradient for good. Plain training lets them go when
 /// backward ends (weak references to that storage are dead then; torch 2.15, peft, transformers 5.24).
-fn held_by_tracker(job: &Value) -> u64 {
+pub(crate) fn held_by_tracker(job: &Value) -> u64 {
     let checkpointed = job["checkpoint"] == true || job["selective"] == true || !job["every"].is_null();
     let mut parts = job["freeze"].as_array().into_iter().flatten();
     let is_embedding = |part: &Value| part == "model.embed_tokens" || part == "transformer.wte";

@@ -12,7 +12,7 @@ same with streams and without: what streams change is which block can be used ag
 A job: {"id", "config": {…}, "batch", "seq", "dtype": "bfloat16"|"float32",
   "strategy": "full_shard"|"shard_grad_op"|"hybrid_shard"|"ddp", "world", "rank", "hosts" (of hybrid_shard),
   "mixed": the type that fp32 parameters are gathered in, "reduce_dtype", "optimizer": "adamw"|"adamw_fused"|"adamw_forloop"|
-  "sgd"|"sgd_momentum", "checkpoint", "accum", "sync_each_batch", "clip", "lora": {…}, "bucket_view"}
+  "sgd"|"sgd_momentum", "attn": "sdpa"|"eager", "checkpoint", "accum", "sync_each_batch", "clip", "lora": {…}, "bucket_view"}
 """
 
 import contextlib
@@ -30,6 +30,7 @@ from torch.distributed._tools import fake_collectives  # noqa: F401  (gives coll
 from torch.distributed._tools import fsdp2_mem_tracker, mem_tracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -60,10 +61,20 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=Non
 
 F.scaled_dot_product_attention = torch.nn.functional.scaled_dot_product_attention = attention
 
+
+class Nothing:
+    def remove(self):
+        pass
+
+
 # the trackers hook every parameter; a frozen one has no gradient to hook
 for hook in ("register_hook", "register_post_accumulate_grad_hook"):
     original = getattr(torch.Tensor, hook)
-    setattr(torch.Tensor, hook, lambda self, act, original=original: original(self, act) if self.requires_grad else None)
+
+    def on_trained(self, act, original=original):
+        return original(self, act) if self.requires_grad else Nothing()
+
+    setattr(torch.Tensor, hook, on_trained)
 
 
 def total_only(tracker, _state):
@@ -113,7 +124,7 @@ def built(job):
     config.use_cache = False
     dtype = torch.float32 if job.get("mixed") else DTYPES[job["dtype"]]
     with torch.device(CARD):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).train()
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=job.get("attn", "sdpa"), dtype=dtype).train()
     if job.get("lora"):
         from peft import LoraConfig, get_peft_model
 
@@ -155,10 +166,18 @@ def sharded(model, job, mesh):
     return fully_shard(model, **options)
 
 
+def summed(_state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
 def run(job):
     dist.init_process_group("fake", rank=job.get("rank", 0), world_size=job["world"], store=FakeStore())
     try:
         mesh = mesh_of(job)
+        if job["strategy"] == "ddp":  # its reducer looks at data: real tensors, and attention that a processor can run
+            return steps(job, mesh)
         with FakeTensorMode(allow_non_fake_inputs=True):
             steps(job, mesh)  # DTensor learns how its ops are sharded by running them whole once, also seen by a tracker
             gc.collect()
@@ -171,21 +190,22 @@ def steps(job, mesh):
     model = built(job)
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     parameters = sum(p.numel() for p in model.parameters())
+    inner = model
     if job["strategy"] == "ddp":
-        from torch.nn.parallel import DistributedDataParallel
-
-        inner, model = model, DistributedDataParallel(model, gradient_as_bucket_view=job.get("bucket_view", False))
+        tracker = mem_tracker.MemTracker()
+        with tracker:  # its buckets are made here
+            model = DistributedDataParallel(inner, gradient_as_bucket_view=job.get("bucket_view", False))
+        model.register_comm_hook(None, summed)  # torch's fake group leaves no result
     else:
         inner = model = sharded(model, job, mesh)
     trained = [p for p in model.parameters() if p.requires_grad]
     stepper = optimizer(job.get("optimizer", "adamw"), trained)
-    accum, vocabulary = job.get("accum", 1), inner.config.get_text_config().vocab_size
-    batches = [torch.zeros(job["batch"], job["seq"], dtype=torch.long, device=CARD) for _ in range(accum)]
     if job["strategy"] == "ddp":
-        tracker = mem_tracker.MemTracker()
         tracker.track_external(model, stepper)
     else:
         tracker = fsdp2_mem_tracker.FSDPMemTracker(model, stepper)
+    accum, vocabulary = job.get("accum", 1), inner.config.get_text_config().vocab_size
+    batches = [torch.zeros(job["batch"], job["seq"], dtype=torch.long, device=CARD) for _ in range(accum)]
     result = {}
     gc.disable()
     for step in ("first_step", "steady_step"):

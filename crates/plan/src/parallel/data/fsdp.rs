@@ -4,6 +4,7 @@
 //! On a card the collectives run on streams of their own. Memory is handed out and let go of as the loop's thread comes to
 //! it, whatever the streams have done by then, so that is the order here.
 
+use super::communication::{all_reduce, buffer};
 use super::gathered::Sharded;
 use crate::nn::Parameter;
 use crate::options::Options;
@@ -12,7 +13,7 @@ use crate::torch::autograd::on_gradient;
 use crate::torch::cost::Collective;
 use crate::torch::hooks::{Inner, ModuleHooks};
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use crate::torch::{Dtype, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use peakledger_input::Problem;
 use std::cell::{Cell, RefCell};
@@ -158,7 +159,8 @@ impl Fsdp {
             let shard = group.parameters.iter().fold(0, |sum: u64, p| sum.saturating_add(p.shard_bytes()));
             let bytes = shard.saturating_mul(u64::from(self.ranks));
             torch.launch("empty.memory_format");
-            let output = communication(torch, bytes, group.one_dtype(), "all-gather output");
+            let dtype = group.one_dtype();
+            let output = buffer(torch, bytes / dtype.width(), dtype, "all-gather output");
             torch.launch("all_gather_copy_in");
             torch.moves(shard.saturating_mul(2));
             torch.launch("_allgather_base_");
@@ -174,7 +176,7 @@ impl Fsdp {
         let torch = &self.torch;
         let copy = |parameter: &Sharded, dtype| {
             torch.launch("_to_copy");
-            communication_of(torch, parameter.shard_numbers(), dtype, "shards to gather")
+            buffer(torch, parameter.shard_numbers(), dtype, "shards to gather")
         };
         if self.offloaded {
             let from_host = |parameter: &Sharded| {
@@ -188,7 +190,7 @@ impl Fsdp {
         let Some(dtype) = cast.clone().map(|parameter| parameter.used()).next() else { return Vec::new() };
         let numbers = cast.fold(0, |sum: u64, parameter| sum.saturating_add(parameter.shard_numbers()));
         torch.launch("empty.memory_format");
-        let flat = communication_of(torch, numbers, dtype, "shards to gather");
+        let flat = buffer(torch, numbers, dtype, "shards to gather");
         torch.launch("_foreach_copy_");
         torch.moves(flat.bytes().saturating_mul(2));
         vec![flat]
@@ -229,7 +231,7 @@ impl Fsdp {
         let mut from = Vec::new();
         let mut copy = |dtype| {
             torch.launch("_to_copy");
-            from.push(communication_of(torch, parameter.shard_numbers(), dtype, "shards to gather"));
+            from.push(buffer(torch, parameter.shard_numbers(), dtype, "shards to gather"));
         };
         if self.offloaded {
             torch.fetches_from_host(parameter.shard_numbers().saturating_mul(parameter.kept.width()));
@@ -273,13 +275,13 @@ impl Fsdp {
         let dtype = self.reduce_dtype.unwrap_or(kept);
         let numbers = grads.iter().fold(0, |sum: u64, (p, _)| sum.saturating_add(p.shard_numbers()));
         torch.launch("empty.memory_format");
-        let input = communication_of(torch, numbers.saturating_mul(ranks), dtype, "reduce-scatter input");
+        let input = buffer(torch, numbers.saturating_mul(ranks), dtype, "reduce-scatter input");
         torch.launch("chunk_cat_mixed_dtype");
         torch.moves(grads.iter().fold(0, |sum: u64, (_, grad)| sum.saturating_add(grad.bytes())));
         let trained: Vec<&Sharded> = grads.iter().map(|(parameter, _)| *parameter).collect();
         drop(grads);
         torch.launch("empty.memory_format");
-        let output = communication_of(torch, numbers, dtype, "reduce-scatter output");
+        let output = buffer(torch, numbers, dtype, "reduce-scatter output");
         if self.ranks == 1 {
             torch.launch("copy_");
         } else {
@@ -287,15 +289,14 @@ impl Fsdp {
             torch.communicates(Collective::ReduceScatter, input.bytes(), self.ranks);
         }
         if self.replicas > 1 {
-            torch.launch("allreduce_");
-            torch.communicates(Collective::AllReduce, output.bytes(), self.replicas);
+            all_reduce(torch, output.bytes(), self.replicas);
             *group.all_reduced.borrow_mut() = Some(output.clone());
         }
         let output = if dtype == kept {
             output
         } else {
             torch.launch("_to_copy");
-            communication_of(torch, numbers, kept, "reduce-scatter output")
+            buffer(torch, numbers, kept, "reduce-scatter output")
         };
         self.accumulate(group, &trained, output);
         input
@@ -441,19 +442,4 @@ impl Group {
         let first = dtypes.next().unwrap_or(Dtype::Byte);
         if dtypes.all(|dtype| dtype == first) { first } else { Dtype::Byte }
     }
-}
-
-/// A buffer of that many bytes that the running op makes for ranks to talk through.
-fn communication(torch: &Rc<Torch>, bytes: u64, dtype: Dtype, name: &'static str) -> Tensor {
-    communication_of(torch, bytes / dtype.width().max(1), dtype, name)
-}
-
-/// The same of that many numbers.
-fn communication_of(torch: &Rc<Torch>, numbers: u64, dtype: Dtype, name: &'static str) -> Tensor {
-    let buffer = torch.empty(Layout::contiguous(&[numbers]), dtype);
-    buffer.relabel(|stored| {
-        (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
-        stored.role = Role::Named { name };
-    });
-    buffer
 }
