@@ -10,3 +10,4 @@ mod shared;
 mod sharded;
 mod states;
 mod truth;
+mod zero;
