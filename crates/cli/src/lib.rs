@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod data_parallel_args;
 mod from;
 mod http;
 mod output;

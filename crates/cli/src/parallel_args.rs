@@ -1,5 +1,6 @@
 //! The options that spread a training step over many GPUs.
 
+use crate::data_parallel_args::DataParallelArgs;
 use crate::usage;
 use clap::{Args, ValueEnum};
 use peakledger_plan::parallel::{Parallel, Schedule, Sharding, Stack};
@@ -50,6 +51,8 @@ pub(crate) struct ParallelArgs {
     /// Whose modules run the step [default: transformers]
     #[arg(long, value_enum, value_name = "NAME")]
     stack: Option<StackArg>,
+    #[command(flatten)]
+    data: DataParallelArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -107,6 +110,7 @@ impl ParallelArgs {
             gpus: self.gpus,
             dp: self.dp,
             sharding: self.sharding(),
+            data: self.data.data(),
             tp: self.tp.unwrap_or(default.tp),
             sp: self.sp.unwrap_or(default.sp),
             pp: self.pp.unwrap_or(default.pp),

@@ -112,7 +112,7 @@ pub(crate) struct StepArgs {
 macro_rules! values {
     ($name:ident for $target:ty { $($variant:ident = $text:literal => $value:expr),+ $(,)? }) => {
         #[derive(Clone, Copy, ValueEnum)]
-        enum $name { $(#[value(name = $text)] $variant),+ }
+        pub(crate) enum $name { $(#[value(name = $text)] $variant),+ }
 
         impl From<$name> for $target {
             fn from(value: $name) -> $target {

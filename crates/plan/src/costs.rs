@@ -92,6 +92,7 @@ mod tests {
             product_bytes: 2_039_000_000_000,
             other_bytes: 1_019_500_000_000,
             host: HostBytes { to_host: 63_015_384_615, from_host: 0 },
+            communicated: 0,
         };
         let time = TheoreticalTime::of(&costs, &speeds).unwrap();
         let second = 1_000_000_000_000;

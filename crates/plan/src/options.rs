@@ -130,7 +130,7 @@ impl Options {
 
     /// The type that weights are loaded in.
     pub(crate) fn loaded(&self) -> Dtype {
-        self.weights_dtype.unwrap_or(self.precision.weights())
+        self.weights_dtype.unwrap_or(self.implied())
     }
 
     /// The type that products are computed in.
@@ -273,7 +273,9 @@ impl Options {
         if self.master_weights == Some(weights) {
             return wrong("--master-weights", "the weights have that type already", "leave it out");
         }
-        if self.grad_dtype.is_some_and(|grads| grads != self.master_weights.unwrap_or(weights)) {
+        let is_zero = self.parallel.sharding.is_zero();
+        let stepped = if is_zero { self.stepped_in() } else { self.master_weights.unwrap_or(weights) };
+        if self.grad_dtype.is_some_and(|grads| grads != stepped) {
             let cause = "an optimizer steps what has the type of its gradients";
             return wrong("--grad-dtype", cause, "use the type of --master-weights, or leave it out");
         }
@@ -302,9 +304,7 @@ impl Options {
         let parallel = &self.parallel;
         let mesh = Mesh::of(parallel)?;
         let not_yet = [
-            ("--dp", mesh.dp > 1),
-            ("--zero", matches!(parallel.sharding, Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3)),
-            ("--fsdp", !matches!(parallel.sharding, Sharding::Replicated)),
+            ("--zero", parallel.sharding == Sharding::Zero3),
             ("--tp", mesh.tp > 1),
             ("--sp", parallel.sp),
             ("--pp", mesh.pp > 1),
@@ -315,6 +315,7 @@ impl Options {
             ("--etp", mesh.etp > 1),
             ("--stack", self.stack != Stack::default()),
         ];
+        self.check_data_parallel(&mesh)?;
         match not_yet.iter().find(|(_, asked)| *asked) {
             Some((option, _)) => Err(Problem::in_option(*option, "not planned yet").mend("leave it out")),
             None => Ok(()),

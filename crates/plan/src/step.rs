@@ -8,6 +8,8 @@ use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_lo
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
+use crate::parallel::data::{Ddp, Fsdp, Zero};
+use crate::parallel::{Mesh, Sharding, Stack};
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
@@ -94,12 +96,26 @@ pub(crate) fn run_recording(
     let [loss_module, optimizer_module] =
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
-    if options.offload.parameters {
-        let on_host = host_parameters(&torch, &build.parameters);
+    let mut built = std::mem::take(&mut build.parameters);
+    let mut shards = None;
+    let mesh = Mesh::of(&options.parallel)?;
+    if options.parallel.sharding.is_fsdp() {
+        let (fsdp, shards) = Fsdp::new(&torch, options, &mesh, built)?;
+        *torch.module_hooks.borrow_mut() = Some(fsdp);
+        built = shards;
+    } else if options.parallel.sharding.is_zero() && options.stack == Stack::Transformers {
+        let (zero, stepped) = Zero::new(&torch, options, &mesh, &built);
+        *torch.module_hooks.borrow_mut() = Some(zero);
+        shards = Some(stepped);
+    } else if mesh.dp * mesh.cp > 1 && options.stack == Stack::Transformers && options.parallel.sharding == Sharding::Replicated {
+        let ddp = Ddp::new(&torch, &options.parallel.data, mesh.dp * mesh.cp, &built);
+        *torch.module_hooks.borrow_mut() = Some(ddp);
+    } else if options.offload.parameters {
+        let on_host = host_parameters(&torch, &built);
         let offload = ParameterOffload::new(torch.clone(), options.offload_prefetch as usize, on_host);
-        *torch.offload.borrow_mut() = Some(offload);
+        *torch.module_hooks.borrow_mut() = Some(offload);
     }
-    let trained: Vec<Parameter> = build.parameters.into_iter().filter(|p| p.leaf.is_some()).collect();
+    let trained: Vec<Parameter> = built.into_iter().filter(|p| p.leaf.is_some()).collect();
     let trainable = count(&trained);
     let loop_ = Loop {
         torch: torch.clone(),
@@ -111,13 +127,13 @@ pub(crate) fn run_recording(
         batches: (0..options.gradient_accumulation_steps)
             .map(|i| load(&torch, options, seq_len, i))
             .collect(),
-        update: Update::new(&torch, options, trained),
+        update: Update::new(&torch, options, shards.unwrap_or(trained)),
     };
     torch.end();
     let mut optimizers = Vec::new();
     loop_.step(micro_batches, &mut optimizers);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
-    torch.offload.borrow_mut().take(); // it holds tensors, and these the session
+    torch.module_hooks.borrow_mut().take(); // they hold tensors, and these the session
     let facts = torch.facts.take();
     Ok((Outcome { tape, parameters, trainable }, facts))
 }
@@ -172,30 +188,46 @@ impl Loop<'_> {
     fn step(&self, micro_batches: u32, optimizers: &mut Vec<Optimizer>) {
         let torch = &self.torch;
         let mut held = None;
+        let hooks = torch.module_hooks.borrow().clone();
         for (micro_batch, batch) in (0..micro_batches).zip(&self.batches) {
+            if let Some(hooks) = &hooks {
+                hooks.begin(micro_batch + 1 == micro_batches);
+            }
             self.micro_batch(micro_batch, batch, &mut held);
         }
         torch.begin(Phase::Update, None);
-        let update = || self.update.run(self.scaler.as_ref(), optimizers);
+        let update = || {
+            hooks.iter().for_each(|hooks| hooks.before_step());
+            self.update.run(self.scaler.as_ref(), optimizers);
+            hooks.iter().for_each(|hooks| hooks.after_step());
+        };
         torch.without_grad(|| torch.inside(self.optimizer_module, update));
         torch.end();
         torch.begin(Phase::ZeroGrad, None);
         self.update.zero_grad();
+        if let Some(hooks) = &hooks {
+            hooks.zero_grad();
+        }
         torch.end();
     }
 
     fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Output>) {
         let torch = &self.torch;
-        let offload = torch.offload.borrow().clone();
+        let hooks = torch.module_hooks.borrow().clone();
         let begin = |phase| torch.begin(phase, Some(micro_batch));
-        let (loss, output, _contexts) = torch.autocast(self.options.precision.autocast(), || {
+        let leave = |output: Tensor| match &hooks {
+            Some(hooks) => hooks.clone().leave(output),
+            None => output,
+        };
+        let (loss, output, _contexts) = torch.autocast(self.options.autocast(), || {
             begin(Phase::Forward);
-            if let Some(offload) = &offload {
-                offload.enter();
+            if let Some(hooks) = &hooks {
+                hooks.enter();
             }
             let last_hidden_state = self.model.decode(batch);
             let logits = (!self.options.fused_loss).then(|| self.logits(&last_hidden_state));
             let holds = self.options.loss_in_model || self.options.fused_loss;
+            let logits = if holds { logits } else { logits.map(leave) };
             let last_hidden_state = holds.then_some(last_hidden_state);
             let leaves = torch.leaves.take();
             let contexts = Rc::new(torch.contexts.take());
@@ -203,6 +235,7 @@ impl Loop<'_> {
             torch.end();
             begin(Phase::Loss);
             let loss = torch.inside(self.loss_module, || self.loss(&logits, &last_hidden_state, batch));
+            let loss = if holds { leave(loss) } else { loss };
             drop(last_hidden_state);
             let output = Output { _logits: logits, _leaves: leaves, _contexts: contexts.clone() };
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(output);
@@ -216,8 +249,8 @@ impl Loop<'_> {
             (loss, output, contexts)
         });
         backward(&loss);
-        if let Some(offload) = &offload {
-            offload.end();
+        if let Some(hooks) = &hooks {
+            hooks.end();
         }
         self.update.backward_ended();
         torch.end();

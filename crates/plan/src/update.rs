@@ -38,7 +38,7 @@ impl<'a> Update<'a> {
             if let Some(dtype) = options.master_weights.filter(|dtype| *dtype != parameter.tensor.dtype()) {
                 return Some(copy_of(torch, parameter, dtype, Device::Gpu));
             }
-            if !options.offload.optimizer || options.offload.parameters || is_small(parameter) {
+            if !copies_on_host(options) || is_small(parameter) {
                 return None;
             }
             host_grads.push(host_gradient(
@@ -50,7 +50,8 @@ impl<'a> Update<'a> {
             Some(copy_of(torch, parameter, parameter.tensor.dtype(), Device::Cpu))
         });
         let stepped = stepped.collect();
-        let main_grad = options.grad_dtype.and_then(|dtype| main_grad(torch, &trained, dtype));
+        let buffered = options.grad_dtype.filter(|_| !options.parallel.sharding.is_zero());
+        let main_grad = buffered.and_then(|dtype| main_grad(torch, &trained, dtype));
         Update {
             torch: torch.clone(),
             options,
@@ -67,7 +68,7 @@ impl<'a> Update<'a> {
     }
 
     fn bytes_on_host(&self) -> u64 {
-        match self.options.offload.optimizer && !self.options.offload.parameters {
+        match copies_on_host(self.options) {
             true => self.stepped.iter().flatten().fold(0, |sum, p| sum.saturating_add(p.tensor.bytes())),
             false => 0,
         }
@@ -86,7 +87,7 @@ impl<'a> Update<'a> {
         }
         for (device, parameters) in self.by_device() {
             self.torch.on(device, || {
-                if self.options.clip_grad_norm {
+                if self.options.clip_grad_norm && !self.options.parallel.sharding.is_zero() {
                     clip_grad_norm(&parameters);
                 }
                 for (kind, parameters) in shared_out(&parameters) {
@@ -131,7 +132,8 @@ impl<'a> Update<'a> {
 
     /// What is stepped on each device, in the order in which it is.
     fn by_device(&self) -> Vec<(Device, Vec<Parameter>)> {
-        let all_on_host = self.options.offload.parameters;
+        let is_zero = self.options.parallel.sharding.is_zero();
+        let all_on_host = self.options.offload.parameters || is_zero && self.options.offload.optimizer;
         let place = |stepped: &Option<Parameter>| match stepped {
             _ if all_on_host => Device::Cpu,
             Some(_) if self.options.offload.optimizer => Device::Cpu,
@@ -148,14 +150,23 @@ impl<'a> Update<'a> {
     }
 
     fn optimizer(&self, device: Device, kind: OptimizerKind) -> Optimizer {
+        let is_zero = self.options.parallel.sharding.is_zero();
         let usual = match (device, kind) {
             (Device::Gpu, _) => OptimizerImpl::Foreach,
-            // torchao asks for the fused AdamW; torch picks no list kernels for tensors on the host
-            (Device::Cpu, OptimizerKind::AdamW) if !self.options.offload.parameters => OptimizerImpl::Fused,
+            // torchao asks for the fused AdamW, and DeepSpeed has one of its own; torch picks no list kernels for tensors on
+            // the host
+            (Device::Cpu, OptimizerKind::AdamW) if !self.options.offload.parameters || is_zero => {
+                OptimizerImpl::Fused
+            }
             (Device::Cpu, _) => OptimizerImpl::ForLoop,
         };
         Optimizer::new(kind, self.options.optimizer_impl.unwrap_or(usual), self.options.momentum)
     }
+}
+
+/// Whether copies are stepped on the host, and not what is there already.
+fn copies_on_host(options: &Options) -> bool {
+    options.offload.optimizer && !options.offload.parameters && !options.parallel.sharding.is_zero()
 }
 
 fn is_small(parameter: &Parameter) -> bool {

@@ -103,7 +103,7 @@ pub(crate) type Block = Box<dyn Fn(&Tensor) -> Tensor>;
 /// Runs the layers one after the other; with checkpoints, so many of them in each. What is offloaded comes and goes around
 /// them.
 pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run) -> Tensor {
-    let parameters = hidden_states.torch().offload.borrow().clone();
+    let hooks = hidden_states.torch().module_hooks.borrow().clone();
     let activations = run.offload_activations.map(ActivationOffload::new);
     let together = run.recompute.layers().map_or(1, |layers| layers.get() as usize);
     let mut blocks = blocks.into_iter().peekable();
@@ -132,9 +132,9 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
                 offload.around(input, goes, checkpointed)
             }
         };
-        hidden_states = match &parameters {
+        hidden_states = match &hooks {
             None => saving(&hidden_states),
-            Some(offload) => offload.around(layers, &hidden_states, saving),
+            Some(hooks) => hooks.clone().around(layers, &hidden_states, Box::new(saving)),
         };
     }
     hidden_states

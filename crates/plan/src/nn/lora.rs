@@ -53,6 +53,7 @@ impl Adapter {
         let [a, b] = modules;
         let lora_a = build.trained(a, "weight", &[lora.rank, inputs], lora.dtype);
         let lora_b = build.trained(b, "weight", &[outputs, lora.rank], lora.dtype);
+        let dtype = lora_a.dtype();
         Some(Adapter {
             module,
             dropout_module,
@@ -60,7 +61,7 @@ impl Adapter {
             lora_a,
             lora_b,
             dropout: lora.dropout,
-            dtype: lora.dtype,
+            dtype,
         })
     }
 

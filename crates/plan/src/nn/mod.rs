@@ -40,6 +40,8 @@ pub(crate) struct Parameter {
     pub(crate) tensor: Tensor,
     /// Where its gradient goes, if it is trained.
     pub(crate) leaf: Option<Rc<Leaf>>,
+    /// The type that it is kept in; its tensor has another where it is cast to be used (FSDP).
+    pub(crate) kept: Dtype,
     pub(crate) module: ModuleId,
     /// Its place in [`Builder::parameters`] and in the tape's names.
     pub(crate) id: u32,
@@ -48,9 +50,14 @@ pub(crate) struct Parameter {
 }
 
 impl Parameter {
+    /// The part of it that is this rank's, which shares its gradient.
+    pub(crate) fn shard(&self, layout: Layout) -> Parameter {
+        Parameter { tensor: self.tensor.shard(layout, self.kept), ..self.clone() }
+    }
+
     /// The same parameter as a copy that an optimizer steps in its place.
     pub(crate) fn stepped_as(&self, tensor: Tensor) -> Parameter {
-        Parameter { tensor, leaf: Some(Leaf::new(None, false)), ..self.clone() }
+        Parameter { kept: tensor.dtype(), tensor, leaf: Some(Leaf::new(None, false)), ..self.clone() }
     }
 }
 
@@ -83,6 +90,8 @@ pub(crate) struct Builder {
     frozen: Vec<Frozen>,
     /// The type in which gradients are summed, where it is not the parameter's.
     grad_dtype: Option<Dtype>,
+    /// The type that parameters are gathered in, where it is another than they are kept in.
+    gathered: Option<Dtype>,
     /// The type that weights are loaded in, where they are cast once they are there.
     loaded: Option<Dtype>,
     /// Weights as they were loaded, each with what it is cast to.
@@ -108,7 +117,8 @@ impl Builder {
                 compute: options.compute(),
             }),
             frozen: options.freeze.clone(),
-            grad_dtype: options.grad_dtype,
+            grad_dtype: options.grad_dtype.filter(|_| !options.parallel.sharding.is_zero()),
+            gathered: options.gathered(),
             loaded: options.prepare_for_kbit.then(|| options.loaded()).filter(|dtype| dtype.is_half()),
             to_cast: Vec::new(),
             experts: options.experts,
@@ -234,13 +244,15 @@ impl Builder {
         let id = self.name(module, name);
         let role = Role::Of { parameter: id, state: "" };
         let kind = (Category::Parameter, None);
-        let mut tensor = self.torch.place(Layout::contiguous(sizes), dtype, kind, module, role);
+        let used = self.gathered.filter(|_| dtype.is_float()).unwrap_or(dtype);
+        let mut tensor = self.torch.place(Layout::contiguous(sizes), used, kind, module, role);
         let is_buffered = self.grad_dtype.is_some_and(|grads| grads != dtype);
         let leaf = trained.then(|| Leaf::new(Some(id), is_buffered));
         if let Some(leaf) = &leaf {
             tensor = tensor.with_edge(Some(Edge::leaf(leaf.clone(), module)));
         }
-        self.parameters.push(Parameter { tensor: tensor.clone(), leaf, module, id, elements });
+        let kept = dtype;
+        self.parameters.push(Parameter { tensor: tensor.clone(), leaf, kept, module, id, elements });
         tensor
     }
 

@@ -4,8 +4,10 @@
 //! Names are Megatron's: `tp` tensor, `pp` pipeline, `cp` context, `dp` data, `ep` expert and `etp` expert-tensor parallel size.
 //! The world is `tp × cp × dp × pp` ranks; experts are spread over the same ranks as `etp × ep × edp × pp`.
 
+pub(crate) mod data;
 mod mesh;
 
+pub use data::{DataParallel, ZeroSizes};
 pub use mesh::{Mesh, Place};
 
 /// How a step is spread over GPUs. Of the sizes that are left out, `dp` is what the number of GPUs leaves for it.
@@ -17,6 +19,8 @@ pub struct Parallel {
     pub dp: Option<u32>,
     /// What data parallel ranks share out among them.
     pub sharding: Sharding,
+    /// What else they are told.
+    pub data: DataParallel,
     /// Ranks that share out the matrices of a layer.
     pub tp: u32,
     /// Whether what lies between the matrices is shared out by sequence among the same ranks.
@@ -45,6 +49,7 @@ impl Default for Parallel {
             gpus: None,
             dp: None,
             sharding: Sharding::default(),
+            data: DataParallel::default(),
             tp: 1,
             sp: false,
             pp: 1,
@@ -77,6 +82,18 @@ pub enum Sharding {
     ShardGradOp,
     /// The same as `full_shard` within a host, replicated between hosts.
     HybridShard,
+}
+
+impl Sharding {
+    /// Whether it is one of DeepSpeed's stages.
+    pub const fn is_zero(self) -> bool {
+        matches!(self, Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3)
+    }
+
+    /// Whether it is one of FSDP2's.
+    pub const fn is_fsdp(self) -> bool {
+        matches!(self, Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard)
+    }
 }
 
 /// In which order a pipeline stage runs its micro-batches.

@@ -84,12 +84,28 @@ pub(crate) struct Leaf {
     pub(crate) host_grad: RefCell<Option<Tensor>>,
     /// Whether it is added to a buffer for all gradients and goes (Megatron's `main_grad`).
     pub(crate) is_buffered: bool,
+    /// Another type that the first gradient is cast to (`Tensor.grad_dtype`).
+    pub(crate) summed_in: Cell<Option<Dtype>>,
+    /// What is done when a gradient is there (`Tensor.register_post_accumulate_grad_hook`).
+    on_grad: RefCell<Option<OnGrad>>,
 }
+
+/// A hook on a leaf's gradient.
+type OnGrad = Rc<dyn Fn(&Leaf)>;
 
 impl Leaf {
     /// A leaf without a gradient yet.
     pub(crate) fn new(parameter: Option<u32>, is_buffered: bool) -> Rc<Leaf> {
-        Rc::new(Leaf { parameter, grad: RefCell::new(None), host_grad: RefCell::new(None), is_buffered })
+        let (grad, host_grad) = (RefCell::new(None), RefCell::new(None));
+        let (summed_in, on_grad) = (Cell::new(None), RefCell::new(None));
+        Rc::new(Leaf { parameter, grad, host_grad, is_buffered, summed_in, on_grad })
+    }
+}
+
+impl Leaf {
+    /// Does that whenever a gradient is there.
+    pub(crate) fn on_grad(&self, act: impl Fn(&Leaf) + 'static) {
+        *self.on_grad.borrow_mut() = Some(Rc::new(act));
     }
 }
 
@@ -251,6 +267,10 @@ fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
         Work::Accumulate(leaf) => {
             if let Some(grad) = arrived.into_iter().flatten().next() {
                 accumulate(leaf, grad);
+                let hook = leaf.on_grad.borrow().clone();
+                if let Some(hook) = hook {
+                    hook(leaf);
+                }
             }
             node.arrived.borrow_mut().push(None);
             *node.work.borrow_mut() = work;
@@ -300,6 +320,10 @@ fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
             held.torch().reads(&[held, &grad, held]); // and writes what it holds
         }
         None => {
+            let grad = match leaf.summed_in.get() {
+                Some(dtype) if dtype != grad.dtype() => ops::to_copy(grad, dtype),
+                _ => grad,
+            };
             grad.relabel(|stored| {
                 stored.category = Category::Gradient;
                 stored.detail = None;

@@ -1,4 +1,5 @@
-//! What ops cost beside the memory they take, counted as they run: FLOPs, bytes moved, bytes over the host link.
+//! What ops cost beside the memory they take, counted as they run: FLOPs, bytes moved, bytes over the host link, bytes
+//! between ranks.
 //!
 //! FLOPs are those of `torch/utils/flop_counter.py`: `2 · m · n · k` for a matrix product, 2 products for attention and 5
 //! for its backward, whatever a mask leaves out, and nothing for other ops. Grouped products, which that table lacks, are
@@ -43,6 +44,8 @@ pub struct Costs {
     pub other_bytes: u128,
     /// Bytes over the host link.
     pub host: HostBytes,
+    /// Bytes that this rank sends to other ranks.
+    pub communicated: u128,
 }
 
 impl Flops {
@@ -80,7 +83,8 @@ impl Costs {
         let n = u128::from(times);
         let flops = Flops { fp32: n, fp16: n, bf16: n };
         let host = HostBytes { to_host: n, from_host: n };
-        let all = Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host };
+        let all =
+            Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host, communicated: n };
         self.zip(all, u128::saturating_mul)
     }
 
@@ -94,6 +98,7 @@ impl Costs {
                 to_host: with(self.host.to_host, other.host.to_host),
                 from_host: with(self.host.from_host, other.host.from_host),
             },
+            communicated: with(self.communicated, other.communicated),
         }
     }
 }
@@ -195,7 +200,57 @@ impl Torch {
     }
 }
 
+/// What ranks do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Collective {
+    /// Each has a part, and all get the whole.
+    AllGather,
+    /// Each has a whole, and gets its part of the sum.
+    ReduceScatter,
+    /// Each has a whole, and all get the sum.
+    AllReduce,
+}
+
+impl Collective {
+    /// Bytes that a rank of so many sends in a ring, for a whole of so many bytes (NCCL's `doc/PERFORMANCE.md` of nccl-tests).
+    fn sent(self, bytes: u64, ranks: u32) -> u128 {
+        let (bytes, ranks) = (u128::from(bytes), u128::from(ranks.max(1)));
+        let to_all_others = bytes.saturating_mul(ranks - 1) / ranks;
+        match self {
+            Collective::AllGather | Collective::ReduceScatter => to_all_others,
+            Collective::AllReduce => to_all_others.saturating_mul(2),
+        }
+    }
+}
+
+impl Torch {
+    /// Ranks do that together with a whole of so many bytes.
+    pub(crate) fn communicates(&self, what: Collective, bytes: u64, ranks: u32) {
+        if self.halted.get() {
+            return;
+        }
+        let mut costs = self.tally.costs.borrow_mut();
+        costs.communicated = costs.communicated.saturating_add(what.sent(bytes, ranks));
+    }
+}
+
 /// The FLOPs of a product with that many elements, each a sum over `inner`.
 pub(crate) fn product_flops(elements: u64, inner: u64) -> u128 {
     (u128::from(elements) * u128::from(inner)).saturating_mul(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_sends_the_whole_but_for_its_own_part() {
+        let sent = |what: Collective| what.sent(800, 8);
+        assert_eq!(sent(Collective::AllGather), 700);
+        assert_eq!(sent(Collective::ReduceScatter), 700);
+        assert_eq!(sent(Collective::AllReduce), 1400);
+        for what in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
+            assert_eq!(what.sent(800, 1), 0, "a rank alone sends nothing");
+        }
+    }
 }

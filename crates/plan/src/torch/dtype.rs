@@ -13,6 +13,8 @@ pub enum Dtype {
     Bf16,
     /// `float32`
     F32,
+    /// `float64`
+    F64,
     /// `uint8`: packed weights; and whatever a kernel keeps for itself: seeds of a random generator.
     Byte,
 }
@@ -24,7 +26,7 @@ impl Dtype {
             Dtype::Bool | Dtype::Byte => 1,
             Dtype::F16 | Dtype::Bf16 => 2,
             Dtype::F32 | Dtype::Int32 => 4,
-            Dtype::Int64 => 8,
+            Dtype::Int64 | Dtype::F64 => 8,
         }
     }
 
@@ -63,6 +65,7 @@ impl Dtype {
             Dtype::F16 => "fp16",
             Dtype::Bf16 => "bf16",
             Dtype::F32 => "fp32",
+            Dtype::F64 => "fp64",
             Dtype::Byte => "byte",
         }
     }

@@ -11,6 +11,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod cost;
 mod dtype;
 pub(crate) mod facts;
+pub(crate) mod hooks;
 pub(crate) mod kernel;
 mod layout;
 pub(crate) mod offload;
@@ -27,7 +28,7 @@ pub(crate) use tensor::{Saved, Tensor};
 use autocast::Autocast;
 use autograd::{Leaf, SavedTensorHooks};
 use checkpoint::Selected;
-use offload::ParameterOffload;
+use hooks::ModuleHooks;
 use peakledger_core::{Category, Detail, Device, Phase};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -56,8 +57,8 @@ pub(crate) struct Torch {
     /// What Python functions keep in their context: no hook sees it, and it goes with the whole graph.
     pub(crate) contexts: RefCell<Vec<Tensor>>,
     hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
-    /// The parameters that lie on the host, if they do.
-    pub(crate) offload: RefCell<Option<Rc<ParameterOffload>>>,
+    /// What brings parameters to the device and takes them away, if anything does.
+    pub(crate) module_hooks: RefCell<Option<Rc<dyn ModuleHooks>>>,
     /// What a selective checkpoint keeps while its block runs.
     selected: RefCell<Option<Rc<Selected>>>,
     sequence: Cell<u32>,
@@ -88,7 +89,7 @@ impl Torch {
             leaves: RefCell::new(Vec::new()),
             contexts: RefCell::new(Vec::new()),
             hooks: RefCell::new(Vec::new()),
-            offload: RefCell::new(None),
+            module_hooks: RefCell::new(None),
             selected: RefCell::new(None),
             sequence: Cell::new(0),
             tally: cost::Tally::default(),

@@ -5,6 +5,7 @@
 //! the computation, so many layers ahead of it as [`Options::offload_prefetch`](crate::options::Options) says.
 
 use super::autograd::{Leaf, Packed, SavedTensorHooks, on_gradient};
+use super::hooks::{Inner, ModuleHooks};
 use super::tape::{CopiedFor, Role, StorageId};
 use super::{ACTIVATION, Dtype, Layout, ModuleId, Saved, Tensor, Torch};
 use peakledger_core::{Category, Detail, Device};
@@ -184,36 +185,6 @@ impl ParameterOffload {
         Rc::new(ParameterOffload { torch, ahead, parameters, copies, layers })
     }
 
-    /// Runs layers that come and go together.
-    pub(crate) fn around(
-        self: &Rc<Self>,
-        layers: Range<usize>,
-        hidden_states: &Tensor,
-        run: impl FnOnce(&Tensor) -> Tensor,
-    ) -> Tensor {
-        let width = layers.len();
-        let (this, here) = (self.clone(), layers.clone());
-        let input = on_gradient(hidden_states.clone(), move || this.leave(here.clone()));
-        self.fetch(layers.start..layers.end + width * self.ahead);
-        let output = run(&input);
-        self.release(layers.clone());
-        let this = self.clone();
-        on_gradient(output, move || {
-            this.fetch(layers.clone()); // the layer itself first, then what comes after it in backward
-            this.fetch(layers.start.saturating_sub(width * this.ahead)..layers.start);
-        })
-    }
-
-    /// What lies outside the layers comes for a forward pass.
-    pub(crate) fn enter(&self) {
-        self.fetch(self.layers..self.layers + 1);
-    }
-
-    /// Everything goes when backward has ended.
-    pub(crate) fn end(&self) {
-        self.leave(0..self.layers + 1);
-    }
-
     fn of(&self, layer: usize) -> impl Iterator<Item = &HostParameter> {
         self.parameters.iter().filter(move |parameter| parameter.layer.unwrap_or(self.layers) == layer)
     }
@@ -248,7 +219,7 @@ impl ParameterOffload {
     }
 
     /// The layers' backward has ended: their parameters go, and their gradients with them.
-    fn leave(&self, layers: Range<usize>) {
+    fn send_back(&self, layers: Range<usize>) {
         self.release(layers.clone());
         for parameter in layers.flat_map(|layer| self.of(layer)) {
             let Some(leaf) = &parameter.leaf else { continue };
@@ -264,6 +235,31 @@ impl ParameterOffload {
                 }
             }
         }
+    }
+}
+
+impl ModuleHooks for ParameterOffload {
+    /// What lies outside the layers comes for a forward pass.
+    fn enter(&self) {
+        self.fetch(self.layers..self.layers + 1);
+    }
+
+    fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
+        let width = layers.len();
+        let (this, here) = (self.clone(), layers.clone());
+        let input = on_gradient(hidden_states.clone(), move || this.send_back(here.clone()));
+        self.fetch(layers.start..layers.end + width * self.ahead);
+        let output = run(&input);
+        self.release(layers.clone());
+        on_gradient(output, move || {
+            self.fetch(layers.clone()); // the layer itself first, then what comes after it in backward
+            self.fetch(layers.start.saturating_sub(width * self.ahead)..layers.start);
+        })
+    }
+
+    /// Everything goes when backward has ended.
+    fn end(&self) {
+        self.send_back(0..self.layers + 1);
     }
 }
 

@@ -180,6 +180,16 @@ impl Tape {
         }
     }
 
+    /// The decoder layer that a module is in, as a module; the model itself for one that is in none.
+    pub(crate) fn layer_module(&self, id: ModuleId) -> ModuleId {
+        let Some(module) = self.modules.get(id.0 as usize) else { return ModuleId(0) };
+        let outer = module.parent.map_or(ModuleId(0), |parent| self.layer_module(parent));
+        match module.name {
+            ModuleName::Index(_) if outer == ModuleId(0) => id,
+            _ => outer,
+        }
+    }
+
     /// The full name of a module: `model.layers.3.mlp`.
     pub(crate) fn path(&self, id: ModuleId) -> String {
         let Some(module) = self.modules.get(id.0 as usize) else { return String::new() };

@@ -94,6 +94,11 @@ impl Tensor {
         Tensor { storage: self.storage.clone(), layout, dtype: self.dtype, edge: None }
     }
 
+    /// The same storage as a part of the tensor, of that layout and type, not part of the graph.
+    pub(crate) fn shard(&self, layout: Layout, dtype: Dtype) -> Tensor {
+        Tensor { storage: self.storage.clone(), layout, dtype, edge: None }
+    }
+
     /// Keeps the tensor for backward, as the saved-tensor hooks in force want it.
     pub(crate) fn save(&self) -> Saved {
         self.torch().pack(self)

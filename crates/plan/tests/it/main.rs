@@ -7,5 +7,7 @@ mod measured;
 mod offload;
 mod ops;
 mod shared;
+mod sharded;
 mod states;
 mod truth;
+mod zero;

@@ -42,6 +42,12 @@ pub(crate) fn say_skipped(of: &str, planned: usize, reasons: &BTreeMap<String, u
 
 /// The plan of an oracle job, or why it is none that this version plans.
 pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
+    let (architecture, options) = asked_by(job)?;
+    plan(architecture, options).map_err(|p| p.to_string())
+}
+
+/// What an oracle job runs, and how.
+pub(crate) fn asked_by(job: &Value) -> Result<(Architecture, Options), String> {
     let family = job["config"]["model_type"].as_str().unwrap_or_default();
     if !FAMILIES.iter().any(|known| known.model_type == family) {
         return Err(format!("family {family}"));
@@ -124,5 +130,5 @@ pub(crate) fn plan_of(job: &Value) -> Result<Plan, String> {
         }),
         ..Options::default()
     };
-    plan(architecture, options).map_err(|p| p.to_string())
+    Ok((architecture, options))
 }

@@ -90,7 +90,7 @@ fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
 /// What the tracker itself keeps of each step: with a frozen embedding under checkpoints the embedding's output is a leaf that asks
 /// for its gradient, and the tracker's module hooks hold it and its gradient for good. Plain training lets them go when
 /// backward ends (weak references to that storage are dead then; torch 2.15, peft, transformers 5.24).
-fn held_by_tracker(job: &Value) -> u64 {
+pub(crate) fn held_by_tracker(job: &Value) -> u64 {
     let checkpointed = job["checkpoint"] == true || job["selective"] == true || !job["every"].is_null();
     let mut parts = job["freeze"].as_array().into_iter().flatten();
     let is_embedding = |part: &Value| part == "model.embed_tokens" || part == "transformer.wte";
@@ -106,7 +106,7 @@ fn held_by_tracker(job: &Value) -> u64 {
     2 * elements * width
 }
 
-fn figures(step: &StepPlan) -> impl Iterator<Item = (String, u64, u64)> + '_ {
+pub(crate) fn figures(step: &StepPlan) -> impl Iterator<Item = (String, u64, u64)> + '_ {
     step.phases
         .iter()
         .map(|p| (phase_name(&p.phase.to_string(), p.micro_batch), p.peak.get(), p.end.get()))
@@ -118,7 +118,7 @@ fn phase_name(phase: &str, micro_batch: Option<u32>) -> String {
 }
 
 /// The tracker's phases, its clip being part of the update.
-fn phases(step: &Value) -> BTreeMap<String, (u64, u64)> {
+pub(crate) fn phases(step: &Value) -> BTreeMap<String, (u64, u64)> {
     let mut phases: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for row in step.as_array().unwrap() {
         // the full table has objects with classes, the own one [phase, peak, end]

@@ -1,0 +1,23 @@
+//! What ranks talk through: buffers of their own, and what they send.
+
+use crate::torch::cost::Collective;
+use crate::torch::tape::Role;
+use crate::torch::{Dtype, Layout, Tensor, Torch};
+use peakledger_core::Category;
+use std::rc::Rc;
+
+/// A buffer of that many numbers, which the running op makes.
+pub(super) fn buffer(torch: &Rc<Torch>, numbers: u64, dtype: Dtype, name: &'static str) -> Tensor {
+    let buffer = torch.empty(Layout::contiguous(&[numbers]), dtype);
+    buffer.relabel(|stored| {
+        (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
+        stored.role = Role::Named { name };
+    });
+    buffer
+}
+
+/// Ranks sum that many bytes, all in the place where they are.
+pub(super) fn all_reduce(torch: &Torch, bytes: u64, ranks: u32) {
+    torch.launch("allreduce_");
+    torch.communicates(Collective::AllReduce, bytes, ranks);
+}

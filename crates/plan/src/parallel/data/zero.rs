@@ -1,0 +1,413 @@
+//! ZeRO 1 and 2 as DeepSpeed runs them (`deepspeed/runtime/zero/stage_1_and_2.py`, 0.19): parameters are views of one flat
+//! buffer; each rank has master weights and optimizer state of its part of it, and steps that part. Gradients go through a
+//! bucket of a fixed size, of which the rank keeps what its part needs.
+
+use super::communication::{all_reduce, buffer};
+use crate::nn::Parameter;
+use crate::options::Options;
+use crate::parallel::{Mesh, Sharding};
+use crate::torch::autograd::Leaf;
+use crate::torch::cost::Collective;
+use crate::torch::hooks::{Inner, ModuleHooks};
+use crate::torch::tape::Role;
+use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use peakledger_core::{Category, Device};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The optimizer wrapper (`DeepSpeedZeroOptimizer`).
+pub(crate) struct Zero {
+    torch: Rc<Torch>,
+    /// Whether gradients are shared out as they are made (stage 2), or when the last micro-batch's backward has ended.
+    partitions_gradients: bool,
+    ranks: u32,
+    rank: u64,
+    /// The type of the model and its gradients.
+    dtype: Dtype,
+    /// Whether gradients are summed in fp32 in the rank's part (`gradient_accumulation_dtype`).
+    sums_in_fp32: bool,
+    /// Numbers of a bucket (`reduce_bucket_size`), and how many buckets there are.
+    bucket: u64,
+    buckets: usize,
+    offloaded: bool,
+    parameters: Vec<Placed>,
+    /// Numbers of a rank's part.
+    partition: u64,
+    _flat: Tensor,
+    /// Room for the largest gradient on its way to the host, and what is there on the host.
+    _offload_buffers: Vec<Tensor>,
+    /// The rank's part as it is stepped.
+    master: Parameter,
+    is_last: Cell<bool>,
+    running: RefCell<Running>,
+}
+
+/// A parameter's place in the flat buffer.
+struct Placed {
+    parameter: Parameter,
+    range: Range<u64>,
+}
+
+/// What lives from the first gradient of a backward on.
+#[derive(Default)]
+struct Running {
+    buckets: Vec<Tensor>,
+    elements: u64,
+    in_bucket: Vec<usize>,
+    /// A gradient larger than a bucket, which goes by itself.
+    large: Option<Tensor>,
+    /// Gradients of this backward that the rank keeps (`grads_in_partition`).
+    kept: Option<Tensor>,
+    /// Those of the micro-batches so far.
+    summed: Option<Tensor>,
+    /// On the host, whole gradients while there are more micro-batches to come (`accumulated_grads_in_cpu`).
+    on_host: Vec<Tensor>,
+}
+
+impl Zero {
+    /// Flattens a model's parameters, and gives with the hooks what the optimizer steps.
+    pub(crate) fn new(
+        torch: &Rc<Torch>,
+        options: &Options,
+        mesh: &Mesh,
+        parameters: &[Parameter],
+    ) -> (Rc<Zero>, Vec<Parameter>) {
+        let ranks = mesh.dp * mesh.cp;
+        let place = mesh.place(options.parallel.rank);
+        let rank = u64::from(place.dp * mesh.cp + place.cp);
+        let trained: Vec<&Parameter> = parameters.iter().filter(|p| p.leaf.is_some()).collect();
+        let dtype = trained.first().map_or(Dtype::F32, |parameter| parameter.tensor.dtype());
+        let mut end = 0u64;
+        let placed = trained.iter().map(|parameter| {
+            let start = end;
+            end = end.saturating_add(parameter.tensor.layout().numel());
+            Placed { parameter: (*parameter).clone(), range: start..end }
+        });
+        let placed: Vec<Placed> = placed.collect();
+        // to a multiple of 4 bytes a rank (`nccl_start_alignment_factor`)
+        let partition = end.div_ceil(2 * u64::from(ranks)).saturating_mul(2);
+        let flat = flattened(torch, &trained, partition.saturating_mul(u64::from(ranks)), dtype);
+        let offloaded = options.offload.optimizer;
+        let device = if offloaded { Device::Cpu } else { Device::Gpu };
+        let half = offloaded.then(|| {
+            let role = Role::Named { name: "partition on its way back" };
+            let kind = (Category::Parameter, None);
+            torch.on(Device::Cpu, || {
+                torch.place(Layout::contiguous(&[partition]), dtype, kind, ModuleId(0), role)
+            })
+        });
+        let largest = trained.iter().map(|p| p.tensor.layout().numel()).max().unwrap_or(0);
+        let on_its_way = |device| {
+            let role = Role::Named { name: "largest gradient on its way" };
+            let kind = (Category::CommunicationBuffer, None);
+            torch.on(device, || torch.place(Layout::contiguous(&[largest]), dtype, kind, ModuleId(0), role))
+        };
+        let both = [Device::Cpu, Device::Gpu].into_iter().filter(|_| offloaded).map(on_its_way);
+        let offload_buffers = half.into_iter().chain(both).collect();
+        let first = trained.first().map(|parameter| (*parameter).clone());
+        let master = torch.on(device, || {
+            let role = Role::Named { name: "master weights of the partition" };
+            let kind = (Category::MasterWeight, None);
+            let sizes = Layout::contiguous(&[partition]);
+            torch.place(sizes, options.stepped_in(), kind, ModuleId(0), role)
+        });
+        let master = first.map(|parameter| parameter.stepped_as(master));
+        let Some(master) = master else { unreachable!("a model of which nothing is trained is refused") };
+        let zero = &options.parallel.data.zero;
+        let this = Rc::new(Zero {
+            torch: torch.clone(),
+            partitions_gradients: options.parallel.sharding == Sharding::Zero2,
+            ranks,
+            rank,
+            dtype,
+            sums_in_fp32: options.grad_dtype == Some(Dtype::F32) && dtype != Dtype::F32,
+            bucket: zero.reduce_bucket_size,
+            buckets: if zero.overlap_comm == Some(true) { 2 } else { 1 },
+            offloaded,
+            parameters: placed,
+            partition,
+            _flat: flat,
+            _offload_buffers: offload_buffers,
+            master: master.clone(),
+            is_last: Cell::new(true),
+            running: RefCell::new(Running::default()),
+        });
+        if offloaded {
+            this.place_host_gradient();
+        }
+        for (index, placed) in this.parameters.iter().enumerate() {
+            let Some(leaf) = &placed.parameter.leaf else { continue };
+            let zero = Rc::downgrade(&this);
+            leaf.on_grad(move |leaf| {
+                if let Some(zero) = zero.upgrade() {
+                    zero.ready(index, leaf);
+                }
+            });
+        }
+        (this, vec![master])
+    }
+
+    fn own(&self) -> Range<u64> {
+        let start = self.partition.saturating_mul(self.rank);
+        start..start.saturating_add(self.partition)
+    }
+
+    /// Numbers of a parameter that are in the rank's part.
+    fn numbers_in_own(&self, placed: &Placed) -> u64 {
+        let own = self.own();
+        placed.range.end.min(own.end).saturating_sub(placed.range.start.max(own.start))
+    }
+
+    fn in_own(&self) -> impl Iterator<Item = &Placed> {
+        self.parameters.iter().filter(|placed| self.numbers_in_own(placed) > 0)
+    }
+
+    /// The gradient of the rank's part on the host, which stays there.
+    fn place_host_gradient(&self) {
+        let role = Role::Named { name: "gradient of the partition" };
+        let sizes = Layout::contiguous(&[self.partition]);
+        let dtype = self.master.tensor.dtype();
+        let kind = (Category::Gradient, None);
+        let grad = self.torch.on(Device::Cpu, || self.torch.place(sizes, dtype, kind, ModuleId(0), role));
+        if let Some(leaf) = &self.master.leaf {
+            *leaf.grad.borrow_mut() = Some(grad);
+        }
+    }
+
+    /// A gradient is there (`process_gradients`).
+    fn ready(&self, index: usize, leaf: &Leaf) {
+        let mut running = self.running.borrow_mut();
+        if running.buckets.is_empty() {
+            // `setup_buckets`
+            let bucket = || {
+                self.torch.launch("empty.memory_format");
+                buffer(&self.torch, self.bucket, self.dtype, "reduce bucket")
+            };
+            running.buckets = (0..self.buckets).map(|_| bucket()).collect();
+        }
+        if self.partitions_gradients {
+            self.take(&mut running, index, leaf);
+        }
+    }
+
+    /// A gradient goes into the bucket, which is reduced first where it has no room for it
+    /// (`reduce_independent_p_g_buckets_and_remove_grads`).
+    fn take(&self, running: &mut Running, index: usize, leaf: &Leaf) {
+        let Some(grad) = leaf.grad.borrow_mut().take() else { return };
+        let numbers = grad.layout().numel();
+        if running.elements.saturating_add(numbers) > self.bucket {
+            self.reduce(running);
+        }
+        if numbers > self.bucket {
+            running.large = Some(grad);
+        } else {
+            self.torch.launch("copy_");
+            self.torch.moves(grad.bytes().saturating_mul(2));
+        }
+        running.elements = running.elements.saturating_add(numbers);
+        running.in_bucket.push(index);
+    }
+
+    /// `reduce_ipg_grads`: all ranks sum the bucket, and this one takes what its part needs of it.
+    fn reduce(&self, running: &mut Running) {
+        let torch = &self.torch;
+        let bucket: Vec<usize> = std::mem::take(&mut running.in_bucket);
+        let placed = || bucket.iter().filter_map(|index| self.parameters.get(*index));
+        if running.elements == 0 {
+            return;
+        }
+        torch.launch("div_.Tensor");
+        torch.moves(running.elements.saturating_mul(2 * self.dtype.width()));
+        // parts of several ranks are laid side by side once more to be summed (`allreduce_bucket`)
+        let parts: Vec<u64> = placed().flat_map(|placed| self.parts_of(placed)).collect();
+        let several = parts.windows(2).any(|pair| matches!(pair, [a, b] if a != b || self.sums_in_fp32));
+        let side_by_side = several.then(|| {
+            torch.launch("cat");
+            buffer(torch, running.elements, self.dtype, "gradients side by side")
+        });
+        all_reduce(torch, running.elements.saturating_mul(self.dtype.width()), self.ranks);
+        if self.sums_in_fp32 {
+            self.sum_in_fp32(running, &bucket);
+        } else if self.offloaded {
+            placed().filter(|p| self.numbers_in_own(p) > 0).for_each(|p| self.to_host(running, p));
+        } else if placed().any(|placed| self.numbers_in_own(placed) > 0) {
+            running.kept.get_or_insert_with(|| {
+                torch.launch("empty.memory_format");
+                let numbers = self.in_own().map(|placed| placed.range.end - placed.range.start);
+                let kept = torch.empty(Layout::contiguous(&[numbers.sum()]), self.dtype);
+                named(&kept, Category::Gradient, "gradients in the partition");
+                kept
+            });
+            torch.launch("copy_");
+        }
+        drop(side_by_side);
+        running.large = None;
+        running.elements = 0;
+    }
+
+    /// The ranks whose parts a parameter lies in.
+    fn parts_of(&self, placed: &Placed) -> Range<u64> {
+        let last = placed.range.end.saturating_sub(1).max(placed.range.start);
+        placed.range.start / self.partition.max(1)..last / self.partition.max(1) + 1
+    }
+
+    /// What the part needs is added to a buffer in fp32 (`_add_to_grad_partition_buffer`), a parameter's after the other.
+    fn sum_in_fp32(&self, running: &mut Running, bucket: &[usize]) {
+        let torch = &self.torch;
+        for placed in bucket.iter().filter_map(|index| self.parameters.get(*index)) {
+            let numbers = self.numbers_in_own(placed);
+            if numbers == 0 {
+                continue;
+            }
+            running.summed.get_or_insert_with(|| {
+                torch.launch("zeros");
+                let summed = torch.empty(Layout::contiguous(&[self.partition]), Dtype::F32);
+                named(&summed, Category::Gradient, "gradients in the partition");
+                summed
+            });
+            torch.launch("_to_copy");
+            let raised = torch.empty(Layout::contiguous(&[numbers]), Dtype::F32);
+            torch.launch("add_.Tensor");
+            torch.reads(&[&raised, &raised, &raised]);
+        }
+    }
+
+    /// A gradient goes to the host: whole, while there are more micro-batches to be added, and at last as the rank's part of
+    /// it in the type of the master weights (`copy_grads_in_partition`).
+    fn to_host(&self, running: &mut Running, placed: &Placed) {
+        let torch = &self.torch;
+        let whole = Layout::contiguous(&[placed.range.end - placed.range.start]);
+        if !self.is_last.get() || !running.on_host.is_empty() {
+            if running.on_host.len() < self.in_own().count() {
+                torch.launch("zeros");
+                let on_host = torch.on(Device::Cpu, || torch.empty(whole.clone(), self.dtype));
+                named(&on_host, Category::Gradient, "gradients so far");
+                running.on_host.push(on_host);
+            } else {
+                torch.fetches_from_host(whole.numel().saturating_mul(self.dtype.width()));
+            }
+            torch.sends_to_host(whole.numel().saturating_mul(self.dtype.width()));
+        }
+        if self.is_last.get() {
+            let numbers = Layout::contiguous(&[self.numbers_in_own(placed)]);
+            norm_of(torch, &numbers, self.dtype);
+            let stepped = self.master.tensor.dtype();
+            torch.launch("_to_copy");
+            let raised = (stepped != self.dtype).then(|| torch.empty(numbers.clone(), stepped));
+            torch.sends_to_host(numbers.numel().saturating_mul(stepped.width()));
+            drop(raised);
+        }
+    }
+}
+
+impl ModuleHooks for Zero {
+    fn begin(&self, is_last: bool) {
+        self.is_last.set(is_last);
+    }
+
+    fn around(self: Rc<Self>, _: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
+        run(hidden_states)
+    }
+
+    /// What is left is reduced (`independent_gradient_partition_epilogue`); stage 1 reduces everything here, once a step.
+    fn end(&self) {
+        let mut running = self.running.borrow_mut();
+        let running = &mut *running;
+        if !self.partitions_gradients {
+            if !self.is_last.get() {
+                return; // gradients stay, and the bucket with them
+            }
+            for (index, placed) in self.parameters.iter().enumerate() {
+                if let Some(leaf) = &placed.parameter.leaf {
+                    self.take(running, index, leaf);
+                }
+            }
+        }
+        self.reduce(running);
+        let kept = running.kept.take();
+        match (&running.summed, kept) {
+            (Some(summed), Some(kept)) => {
+                self.torch.launch("add_.Tensor");
+                self.torch.reads(&[summed, &kept, summed]);
+            }
+            (None, kept) => running.summed = kept,
+            (Some(_), None) => {}
+        }
+        running.buckets.clear();
+    }
+
+    /// The gradient of the rank's part, in one piece and in the type of the master weights, once its norm is known.
+    fn before_step(&self) {
+        let torch = &self.torch;
+        let mut running = self.running.borrow_mut();
+        if self.offloaded {
+            return;
+        }
+        let parts: Vec<Layout> =
+            self.in_own().map(|placed| Layout::contiguous(&[self.numbers_in_own(placed)])).collect();
+        let (summed, stepped) = (running.summed.take(), self.master.tensor.dtype());
+        let summed_in = if self.sums_in_fp32 { Dtype::F32 } else { self.dtype };
+        parts.iter().for_each(|part| norm_of(torch, part, summed_in));
+        let whole = |op: &'static str, dtype| {
+            torch.launch(op);
+            let grad = torch.empty(Layout::contiguous(&[self.partition]), dtype);
+            named(&grad, Category::Gradient, "gradient of the partition");
+            grad
+        };
+        let numbers = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.numel()));
+        let is_one_piece = self.sums_in_fp32 || parts.len() == 1 && numbers == self.partition;
+        let grad = match &summed {
+            Some(summed) if is_one_piece => summed.clone(),
+            _ => whole("cat", self.dtype),
+        };
+        let grad = if summed_in == stepped { grad } else { whole("_to_copy", stepped) };
+        drop(summed);
+        if let Some(leaf) = &self.master.leaf {
+            *leaf.grad.borrow_mut() = Some(grad);
+        }
+    }
+
+    /// The part goes back into the flat buffer, and all ranks get all parts of it.
+    fn after_step(&self) {
+        let torch = &self.torch;
+        let bytes = self.partition.saturating_mul(self.dtype.width());
+        if self.offloaded {
+            torch.fetches_from_host(bytes);
+            self.running.borrow_mut().on_host.clear();
+        } else if let Some(leaf) = &self.master.leaf {
+            leaf.grad.borrow_mut().take();
+        }
+        torch.launch("copy_");
+        torch.launch("_allgather_base_");
+        let whole = bytes.saturating_mul(u64::from(self.ranks));
+        torch.communicates(Collective::AllGather, whole, self.ranks);
+    }
+}
+
+/// Lays parameters side by side in one buffer, of which they become views: what they were is there until then.
+fn flattened(torch: &Rc<Torch>, parameters: &[&Parameter], numbers: u64, dtype: Dtype) -> Tensor {
+    let role = Role::Named { name: "flat parameters" };
+    let kind = (Category::Parameter, None);
+    let flat = torch.place(Layout::contiguous(&[numbers]), dtype, kind, ModuleId(0), role);
+    torch.launch("cat");
+    let now = torch.tape.borrow().now();
+    parameters.iter().for_each(|parameter| parameter.tensor.relabel(|stored| stored.death = now));
+    flat
+}
+
+/// The norm of a gradient, taken in fp64 (`get_norm_dtype`, `deepspeed/runtime/zero/utils.py`).
+fn norm_of(torch: &Rc<Torch>, gradient: &Layout, dtype: Dtype) {
+    torch.launch("_to_copy");
+    torch.moves(gradient.numel().saturating_mul(dtype.width()));
+    let _in_fp64 = torch.empty(gradient.clone(), Dtype::F64);
+    torch.launch("linalg_vector_norm");
+    let _norm = torch.empty(Layout::contiguous(&[]), Dtype::F64);
+}
+
+fn named(tensor: &Tensor, category: Category, name: &'static str) {
+    tensor.relabel(|stored| {
+        (stored.category, stored.detail) = (category, None);
+        stored.role = Role::Named { name };
+    });
+}

@@ -1,0 +1,144 @@
+//! ZeRO as DeepSpeed runs it, on a model small enough to add up: what each figure is made of is said beside it. The rules are
+//! those of `deepspeed/runtime/zero/stage_1_and_2.py` (0.19).
+
+use peakledger_core::{Category, Phase};
+use peakledger_input::Source;
+use peakledger_plan::config::Architecture;
+use peakledger_plan::options::*;
+use peakledger_plan::parallel::{DataParallel, Parallel, Sharding, ZeroSizes};
+use peakledger_plan::{Costs, Dtype, Plan, PlannedPhase, plan};
+
+const HIDDEN: u64 = 256;
+const VOCABULARY: u64 = 1024;
+/// Four square projections, three of the MLP and two norms, in two layers; embedding, head and the last norm.
+const NUMBERS: u64 = 2 * (4 * HIDDEN * HIDDEN + 3 * 512 * HIDDEN + 2 * HIDDEN) + 2 * VOCABULARY * HIDDEN + HIDDEN;
+/// A quarter of them, to a multiple of 2.
+const PART: u64 = NUMBERS.div_ceil(8) * 2;
+/// Two rotary tables of a block each.
+const TABLES: u64 = 1024;
+
+fn planned(sharding: Sharding, zero: ZeroSizes, options: Options) -> Plan {
+    let config = format!(
+        r#"{{"model_type": "llama", "hidden_size": {HIDDEN}, "intermediate_size": 512, "num_hidden_layers": 2,
+            "num_attention_heads": 8, "vocab_size": {VOCABULARY}, "tie_word_embeddings": false}}"#
+    );
+    let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
+    let data = DataParallel { zero, ..DataParallel::default() };
+    let parallel = Parallel { dp: Some(4), sharding, data, ..Parallel::default() };
+    let plan = plan(architecture, Options { seq_len: Some(64), parallel, ..options }).unwrap();
+    assert_eq!(plan.parameters, NUMBERS);
+    plan
+}
+
+fn bucket(reduce_bucket_size: u64) -> ZeroSizes {
+    ZeroSizes { reduce_bucket_size, ..ZeroSizes::default() }
+}
+
+fn phase(plan: &Plan, phase: Phase) -> &PlannedPhase {
+    plan.steady.phases.iter().find(|planned| planned.phase == phase).unwrap()
+}
+
+fn held(plan: &Plan, of: Phase, category: Category) -> u64 {
+    phase(plan, of).by_category.get(category).get()
+}
+
+/// To whole blocks.
+fn blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(512) * 512
+}
+
+/// Numbers of the parameters that rank 0 has some of: the embedding and what follows it, up to a quarter of all.
+fn touching() -> u64 {
+    let in_order = [VOCABULARY * HIDDEN].into_iter().chain([HIDDEN * HIDDEN; 4]).chain([512 * HIDDEN; 3]);
+    let mut before = 0;
+    let touching = in_order.take_while(|numbers| {
+        let touches = before < PART;
+        before += numbers;
+        touches
+    });
+    touching.sum()
+}
+
+#[test]
+fn between_steps_a_rank_has_all_parameters_and_its_part_of_the_rest() {
+    for sharding in [Sharding::Zero1, Sharding::Zero2] {
+        let plan = planned(sharding, bucket(200_000), Options::default());
+        let flat = blocks(2 * 4 * PART);
+        assert_eq!(held(&plan, Phase::ZeroGrad, Category::Parameter), flat + TABLES);
+        assert_eq!(held(&plan, Phase::ZeroGrad, Category::MasterWeight), blocks(4 * PART));
+        assert_eq!(held(&plan, Phase::ZeroGrad, Category::OptimizerState), 2 * blocks(4 * PART));
+        assert_eq!(held(&plan, Phase::ZeroGrad, Category::Gradient), 0);
+        assert_eq!(held(&plan, Phase::Forward, Category::CommunicationBuffer), 0);
+        // what touches the part, the part of it in one piece, and that in fp32 (with the square root of foreach it is less)
+        let gradients = blocks(2 * touching()) + blocks(2 * PART) + blocks(4 * PART);
+        assert_eq!(held(&plan, Phase::Update, Category::Gradient), gradients);
+    }
+}
+
+#[test]
+fn stage_2_keeps_gradients_of_what_touches_its_part() {
+    let plan = planned(Sharding::Zero2, bucket(200_000), Options::default());
+    let end = phase(&plan, Phase::Backward).end.get();
+    let rest = phase(&plan, Phase::ZeroGrad).end.get();
+    assert_eq!(end - rest, blocks(2 * touching()) + 512, "and the loss");
+}
+
+#[test]
+fn stage_1_keeps_all_gradients_until_the_last_backward_has_ended() {
+    let two = Options { gradient_accumulation_steps: 2, ..Options::default() };
+    let [one, two] = [Sharding::Zero1, Sharding::Zero2].map(|stage| planned(stage, bucket(200_000), two.clone()));
+    let second = |plan: &Plan| {
+        let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
+        forward.map(|planned| planned.by_category.get(Category::Gradient).get()).last().unwrap()
+    };
+    assert!(second(&one) >= 2 * NUMBERS, "whole gradients between micro-batches");
+    assert!(second(&two) < NUMBERS, "those of a part");
+}
+
+#[test]
+fn a_bucket_is_there_in_backward_whatever_fills_it() {
+    let buffers = |zero| {
+        let plan = planned(Sharding::Zero2, zero, Options::default());
+        held(&plan, Phase::Backward, Category::CommunicationBuffer)
+    };
+    let whole = 500_000_000 * 2;
+    assert!(buffers(ZeroSizes::default()) >= whole, "1 GB of half numbers");
+    let overlapped = ZeroSizes { overlap_comm: Some(true), ..ZeroSizes::default() };
+    assert!(buffers(overlapped) >= 2 * whole, "one is filled while another is reduced");
+}
+
+#[test]
+fn an_optimizer_on_the_host_leaves_room_for_one_gradient_on_the_card() {
+    let offload = Offload { optimizer: true, ..Offload::default() };
+    let plan = planned(Sharding::Zero2, bucket(200_000), Options { offload, ..Options::default() });
+    for of in [Phase::Load, Phase::ZeroGrad] {
+        assert_eq!(held(&plan, of.clone(), Category::MasterWeight), 0, "{of}");
+        assert_eq!(held(&plan, of.clone(), Category::OptimizerState), 0, "{of}");
+        assert_eq!(held(&plan, of, Category::CommunicationBuffer), 2 * VOCABULARY * HIDDEN);
+    }
+    // master weights, gradient, two moments and their step count; the part in half numbers; the largest gradient
+    let on_host = 4 * blocks(4 * PART) + 512 + blocks(2 * PART) + 2 * VOCABULARY * HIDDEN;
+    assert_eq!(phase(&plan, Phase::ZeroGrad).host_peak.get(), on_host);
+    let host = plan.steady.phases.iter().map(|phase| phase.costs).sum::<Costs>().host;
+    assert_eq!(host.to_host, u128::from(4 * PART), "its gradient in fp32");
+    assert_eq!(host.from_host, u128::from(2 * PART), "its parameters in half numbers");
+}
+
+#[test]
+fn what_ranks_send() {
+    let plan = planned(Sharding::Zero2, bucket(200_000), Options::default());
+    let sent = plan.steady.phases.iter().map(|phase| phase.costs).sum::<Costs>().communicated;
+    // all gradients are summed (each byte goes out 2 × 3/4 times), all parameters gathered (3/4 times)
+    let all = u128::from(2 * NUMBERS);
+    let least = all * 9 / 4;
+    assert!((least..least + 64).contains(&sent), "{sent} for {least}");
+}
+
+#[test]
+fn gradients_summed_in_fp32_lie_in_the_part() {
+    let options = Options { grad_dtype: Some(Dtype::F32), gradient_accumulation_steps: 3, ..Options::default() };
+    let plan = planned(Sharding::Zero2, bucket(200_000), options);
+    let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
+    let between: Vec<u64> = forward.map(|planned| planned.by_category.get(Category::Gradient).get()).collect();
+    assert_eq!(between, [0, blocks(4 * PART), blocks(4 * PART)]);
+}
