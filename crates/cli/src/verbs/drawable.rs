@@ -12,6 +12,9 @@ use peakledger_measure::trace::{self, Trace};
 use peakledger_measure::{Content, Measurement, RangeNames, Scope, content};
 use std::io::Read as _;
 
+/// Keys that ledgers have and traces do not.
+const LEDGER_KEYS: [&str; 3] = ["\"schema_version\"", "\"start_phase\"", "\"residencies\""];
+
 /// What a file is, by how it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -37,7 +40,7 @@ impl Kind {
         }
         let head = String::from_utf8_lossy(file.head());
         let has = |keys: &[&str]| keys.iter().any(|key| head.contains(key));
-        if content.is_err() || has(&["\"schema_version\"", "\"start_phase\"", "\"residencies\""]) {
+        if content.is_err() || has(&LEDGER_KEYS) {
             Kind::Ledger
         } else if has(&[
             "\"traceEvents\"",
@@ -62,6 +65,20 @@ impl Kind {
             Kind::Timeline => Some("a memory timeline"),
             Kind::Config | Kind::Ledger => None,
         }
+    }
+}
+
+/// That JSON is for another verb than `read`, if that is plain.
+pub(crate) fn check_measured(file: &Binary) -> Result<(), Problem> {
+    let head = String::from_utf8_lossy(file.head());
+    match Kind::of(file) {
+        Kind::Ledger if LEDGER_KEYS.iter().any(|key| head.contains(key)) => Err(file
+            .problem("a ledger, not a measurement")
+            .mend("`peakledger show FILE` tells its phases, its peak and who forms it")),
+        Kind::Config => Err(file
+            .problem("the config of a model, not a measurement")
+            .mend("`peakledger plan FILE` predicts a step of it")),
+        _ => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What else `read` takes: a profiler's trace, a memory timeline, and the text of an out-of-memory error.
 
+use super::drawable;
 use super::read::Args;
 use crate::Answer;
 use crate::output::{self, Output};
@@ -20,6 +21,7 @@ pub(super) fn trace(
     saved: Option<&Path>,
     output: &Output,
 ) -> Result<Answer, Problem> {
+    drawable::check_measured(&file)?;
     refuse(args, &["--at", "--events"], "a profiler's trace")?;
     let own = args.phases.iter().cloned();
     let names = own.fold(RangeNames::default(), |names, (name, phase)| names.with(name, phase));

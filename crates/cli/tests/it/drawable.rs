@@ -97,6 +97,16 @@ fn where_a_ledger_alone_will_do_the_others_are_named() {
             assert!(whole, "{words}: {said}");
         }
     }
+    assert_snapshot!(bench.refusal("read ledger.json"), @"
+    error: ledger.json: a ledger, not a measurement
+      help: `peakledger show FILE` tells its phases, its peak and who forms it
+    ");
+    let said = bench.file("config.json", r#"{"model_type": "gpt2"}"#).refusal("read config.json");
+    assert!(
+        said.contains("the config of a model, not a measurement\n  help: `peakledger plan FILE`"),
+        "{said}"
+    );
+    let bench = self::bench();
     for (file, what) in &MEASURED[1..] {
         let said = bench.refusal(&format!("replay {file}"));
         assert!(

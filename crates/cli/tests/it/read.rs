@@ -92,6 +92,8 @@ fn for_programs() {
     assert_eq!(device["peak"]["allocated_bytes"], 6144);
     assert_eq!(device["contributors"][0]["user_frame"], "/proj/train.py:1:step");
     assert_eq!((&device["complete"], &device["oom"]), (&true.into(), &serde_json::json!([])));
+    let categories = (&device["by_category"], &device["unknown_category_bytes"]);
+    assert_eq!(categories, (&serde_json::json!({}), &6000.into()), "no stack there says anything");
 }
 
 #[test]
