@@ -4,6 +4,7 @@ use super::found::Setting;
 use crate::args::Model;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};
+use peakledger_core::printable;
 
 /// What is left out of it: where the options came from.
 const ABOUT_FILES: [&str; 3] = ["files", "from_kind", "print_options"];
@@ -67,11 +68,12 @@ fn word(words: &mut Vec<String>, option: &str, value: Option<&str>) {
     }
 }
 
-/// A word as a shell takes it.
+/// A word as a shell takes it; what no terminal is to be given is escaped.
 fn quoted(word: &str) -> String {
+    let word = printable(word);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:=,+@%-".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {
-        word.to_owned()
+        word.into_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }

@@ -39,7 +39,7 @@ pub(crate) struct FromArgs {
     /// Megatron. May be repeated: later files win, and the command line wins over all
     #[arg(long = "from", value_name = "FILE", value_parser = input())]
     files: Vec<Input>,
-    /// Whose config it is, where its keys do not tell
+    /// Whose config it is, whatever its keys tell; of several files, of those whose keys do not tell
     #[arg(long, value_enum, value_name = "KIND", requires = "files")]
     from_kind: Option<Kind>,
     /// Print the command line that plans the same without the files of --from, and do nothing else
@@ -146,14 +146,15 @@ impl Writing {
     }
 }
 
-/// A file, as far as its kind is known.
-fn read(source: Source, kind: Option<Kind>) -> Result<(Kind, Found), Problem> {
-    let writing = Writing::of(source.text(), kind);
+/// Reads a file. Its kind is what its keys tell, or else what is said; `said` alone where it decides.
+fn read(source: Source, said: Option<Kind>, decides: bool) -> Result<(Kind, Found), Problem> {
+    let decided = said.filter(|_| decides);
+    let writing = Writing::of(source.text(), decided);
     let fields = match writing {
         Writing::Keys(syntax) => Fields::read(source, syntax)?,
         Writing::Arguments => megatron::fields(source),
     };
-    let Some(kind) = kind.or_else(|| Kind::of(&fields, writing)) else {
+    let Some(kind) = decided.or_else(|| Kind::of(&fields, writing)).or(said) else {
         return Err(unknown(&fields));
     };
     Ok((kind, kind.read(&fields)?))
@@ -254,7 +255,7 @@ impl FromArgs {
         kind: Option<Kind>,
     ) -> Result<(), Problem> {
         let name = source.name().to_owned();
-        let (kind, mut found) = read(source, kind)?;
+        let (kind, mut found) = read(source, kind, self.files.len() == 1)?;
         for (path, origin) in std::mem::take(&mut found.further) {
             let beside = file.path().and_then(Path::parent).map(|folder| folder.join(&path));
             let paths = [Some(Path::new(&path).to_owned()), beside];
@@ -264,7 +265,7 @@ impl FromArgs {
                     let source = Source::open(&path, FIELDS_LIMIT)?;
                     let file = Input::File(path);
                     let name = source.name().to_owned();
-                    let (kind, found) = read(source, Some(Kind::Deepspeed))?;
+                    let (kind, found) = read(source, Some(Kind::Deepspeed), true)?;
                     combined.take(name, kind, file, found)?;
                 }
                 None => found.asks.push(Ask {

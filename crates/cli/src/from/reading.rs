@@ -18,7 +18,7 @@ pub(super) struct Reading<'a> {
 }
 
 /// What of a long list is shown.
-const MOST_NOT_READ: usize = 100;
+const MOST_NOT_READ: usize = 20;
 
 impl<'a> Reading<'a> {
     pub(super) fn of(fields: &'a Fields) -> Reading<'a> {

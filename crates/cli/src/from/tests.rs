@@ -41,7 +41,7 @@ fn becomes(files: &[(&str, &str)], words: &str) -> String {
 fn resolved(files: &[(&str, &str)], line: &Line) -> Result<Resolved, Problem> {
     let mut combined = Combined::default();
     for (name, text) in files {
-        let (kind, found) = read(Source::from_text(*name, *text), None)?;
+        let (kind, found) = read(Source::from_text(*name, *text), None, false)?;
         combined.take((*name).to_owned(), kind, Input::of(*name), found)?;
     }
     let command = StepArgs::augment_args(Command::new("plan"));
@@ -442,6 +442,32 @@ fn a_value_that_is_none_is_named_by_its_place() {
     a.yaml:1:13 (/base_model): the model `not/there` is not known
       help: it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; pass its config.json
     ");
+}
+
+#[test]
+fn a_kind_is_said_or_told_by_the_keys() {
+    let source = || Source::from_text("x.yaml", "mixed_precision: bf16\nnum_processes: 2\n");
+    assert!(read(source(), None, true).is_err());
+    let (kind, found) = read(source(), Some(Kind::Accelerate), true).unwrap();
+    assert_eq!((kind, found.settings.len()), (Kind::Accelerate, 2));
+    let named = Source::from_text(AXOLOTL.0, AXOLOTL.1);
+    assert_eq!(read(named.clone(), Some(Kind::Accelerate), false).unwrap().0, Kind::Axolotl);
+    assert_eq!(read(named, Some(Kind::Accelerate), true).unwrap().0, Kind::Accelerate);
+}
+
+#[test]
+fn what_a_file_says_never_reaches_the_terminal_raw() {
+    let text = "use_peft: true\noutput_dir: x\nlora_target_modules: [\"\\e[31mq\"]\n";
+    let said = becomes(&[("a.yaml", text)], "gpt2");
+    assert!(said.contains(r"targets=\u{1b}[31mq'"), "{said}");
+}
+
+#[test]
+fn of_many_keys_that_are_not_known_some_are_listed() {
+    let keys: String = (0..5000).map(|key| format!("key_{key}: 1\n")).collect();
+    let said = becomes(&[("a.yaml", &format!("optim: sgd\n{keys}"))], "gpt2");
+    assert_eq!(said.matches("not read: ").count(), 21);
+    assert!(said.contains("not read: a.yaml 4980 more"), "{said}");
 }
 
 /// Whatever a file says, it is read or refused.

@@ -105,8 +105,8 @@ fn what_cannot_be_is_said_of_the_file() {
       help: use 1 or more; an option on the command line wins over the file
     ");
     insta::assert_snapshot!(say("a.yaml", "base_model: gpt2\nload_in_4bit: true\nadapter:\nmicro_batch_size: 1\n", "--quantize nf4"), @r"
-    error: `--quantize`: quantized weights are frozen, so nothing would be trained
-      help: add adapters: --lora r=16
+    error: a.yaml:2:15 (/load_in_4bit): quantized weights are frozen, and no adapter is asked for
+      help: say it: add `--lora` to the command line
     ");
     insta::assert_snapshot!(say("a.yaml", "a: &a [1]\nb: *a\n", ""), @r"
     error: a.yaml:2:4 (/b): an alias of another value

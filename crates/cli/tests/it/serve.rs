@@ -132,6 +132,7 @@ fn it_plans_what_the_command_line_plans() {
         (&["-"], "`-`: the page does not read standard input"),
         (&["gpt2", "--seq-len", "1025"], "1024 learned positions"),
         (&[], "MODEL"),
+        (&["--from", "ledger.json"], "`--from`: the page does not read files"),
     ] {
         let (status, said) = served.words("plan", words);
         assert!(status == 422 && said.contains(says), "{words:?}: {status} {said}");
