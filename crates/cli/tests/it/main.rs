@@ -13,10 +13,13 @@ mod fit;
 mod from;
 mod hostile;
 mod list;
+#[cfg(unix)] // the commands are those of a shell
+mod pages;
 mod plan;
 mod plot;
 mod read;
 mod read_hostile;
+#[cfg(unix)]
 mod readme;
 mod reconcile;
 mod replay;
