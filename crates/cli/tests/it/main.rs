@@ -11,9 +11,11 @@ mod drawable;
 mod files;
 mod fit;
 mod from;
+#[cfg(unix)] // the commands are those of a shell
+mod guide;
 mod hostile;
 mod list;
-#[cfg(unix)] // the commands are those of a shell
+#[cfg(unix)]
 mod pages;
 mod plan;
 mod plot;

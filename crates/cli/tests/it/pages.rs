@@ -207,14 +207,22 @@ pub(crate) fn links_lead_somewhere(page: &str) {
     }
 }
 
+/// The lines of a page outside of blocks, and those inside.
+pub(crate) fn prose_and_blocks(text: &str) -> (Vec<&str>, Vec<&str>) {
+    let (mut prose, mut blocks, mut in_block) = (Vec::new(), Vec::new(), false);
+    for line in text.lines() {
+        match line.starts_with("```") {
+            true => in_block = !in_block,
+            false if in_block => blocks.push(line),
+            false => prose.push(line),
+        }
+    }
+    (prose, blocks)
+}
+
 /// The headings of a page; a line of a block is none.
 fn headings(text: &str) -> Vec<&str> {
-    let mut in_block = false;
-    let is_heading = |line: &&str| {
-        in_block ^= line.starts_with("```");
-        !in_block && line.starts_with('#')
-    };
-    text.lines().filter(is_heading).collect()
+    prose_and_blocks(text).0.into_iter().filter(|line| line.starts_with('#')).collect()
 }
 
 /// A heading's anchor, as GitHub makes it.
