@@ -6,6 +6,8 @@ mod accuracy;
 mod answers;
 mod compare;
 mod configs;
+#[cfg(unix)]
+mod course;
 mod diff;
 mod drawable;
 mod files;
