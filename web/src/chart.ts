@@ -48,14 +48,24 @@ export function columns(scene: Pick<Scene, "axis" | "view">, drawn: Drawn, count
   return Array.from({ length: count }, (_, i) => drawn.column(at(i), at(i + 1)));
 }
 
+const ratio = () => Math.min(window.devicePixelRatio || 1, 3);
+const pixels = (canvas: HTMLCanvasElement): [number, number] => [
+  Math.round(canvas.clientWidth * ratio()),
+  Math.round(canvas.clientHeight * ratio()),
+];
+
+/** Whether a canvas was drawn in the size that it has now. */
+export function isFitting(canvas: HTMLCanvasElement): boolean {
+  const [width, height] = pixels(canvas);
+  return canvas.width === width && canvas.height === height;
+}
+
 export function draw(canvas: HTMLCanvasElement, scene: Scene): void {
   const context = canvas.getContext("2d");
   const box = frame(canvas, scene.plain ?? false);
   if (!context || box.width < 8) return;
-  const ratio = Math.min(window.devicePixelRatio || 1, 3);
-  canvas.width = Math.round(canvas.clientWidth * ratio);
-  canvas.height = Math.round(canvas.clientHeight * ratio);
-  context.scale(ratio, ratio);
+  [canvas.width, canvas.height] = pixels(canvas);
+  context.scale(ratio(), ratio());
   context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
   new Painter(context, scene, box).paint();
 }

@@ -7,7 +7,7 @@ import { h } from "./dom.ts";
 import { Planner, type Settings, settings } from "./planner.ts";
 import { Report } from "./report.ts";
 import type { Server } from "./server.ts";
-import { remember, remembered, setTheme, THEMES, type Theme } from "./theme.ts";
+import { forget, remember, remembered, setTheme, THEMES, type Theme } from "./theme.ts";
 import { preferred, WORDS, type Words } from "./words.ts";
 
 class View {
@@ -29,7 +29,10 @@ class View {
     setTheme(this.theme);
     this.build();
     if (server && !page) void this.planner?.move();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.report?.repaint());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      forget();
+      this.report?.repaint();
+    });
     addEventListener("beforeprint", () => this.print(true));
     addEventListener("afterprint", () => this.print(false));
     if (server) this.takeDrops();

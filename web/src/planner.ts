@@ -2,8 +2,11 @@
 
 import type { Page } from "./document.ts";
 import { download, h } from "./dom.ts";
-import { ledger, open, plan, Refused, type Server } from "./server.ts";
+import { ledger, moving, open, plan, Refused, type Server } from "./server.ts";
 import type { Words } from "./words.ts";
+
+/** After so many milliseconds a knob is at rest, and what was answered quickly is answered in full. */
+const REST = 250;
 
 /** An option of `plan`, the values that its knob has, and the one that needs no word. */
 interface Knob {
@@ -95,6 +98,8 @@ export class Planner {
   private readonly problem = h("p", { class: "problem", role: "alert", id: "problem" });
   private asked = 0;
   private running = false;
+  private moving = false;
+  private rest = 0;
 
   constructor(
     private readonly server: Server,
@@ -169,10 +174,12 @@ export class Planner {
     this.tell();
   }
 
-  /** Plans what the knobs say; of several moves at once, the last. */
-  async move(): Promise<void> {
+  /** Plans what the knobs say; of several moves at once, the last. While a slider moves the answer is a coarse one. */
+  async move(moving = false): Promise<void> {
     this.tell();
     this.asked++;
+    this.moving = moving;
+    clearTimeout(this.rest);
     if (this.running) return;
     this.running = true;
     let answered = 0;
@@ -181,6 +188,7 @@ export class Planner {
       await this.answer();
     }
     this.running = false;
+    if (this.moving) this.rest = window.setTimeout(() => void this.move(), REST);
   }
 
   /** Draws a file; a config becomes the model. */
@@ -203,7 +211,8 @@ export class Planner {
 
   private answer(): Promise<void> {
     const words = wordsOf(this.set);
-    return this.attempt(async () => this.events.show(await plan(words), words));
+    const ask = this.moving ? moving : plan;
+    return this.attempt(async () => this.events.show(await ask(words), words));
   }
 
   private async attempt(act: () => Promise<void>): Promise<void> {
@@ -277,7 +286,7 @@ export class Planner {
         this.set.values[option] = value;
         said.textContent = value || "auto";
         slider.setAttribute("aria-valuetext", value || "auto");
-        void this.move();
+        void this.move(true);
       },
     });
     return h("label", {}, h("span", {}, option, " ", said), slider);

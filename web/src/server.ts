@@ -24,6 +24,11 @@ export async function plan(words: string[]): Promise<Page> {
   return (await ask("plan", JSON.stringify({ words }))).json();
 }
 
+/** The same, coarse and quick: for as long as a knob moves. */
+export async function moving(words: string[]): Promise<Page> {
+  return (await ask("moving", JSON.stringify({ words }))).json();
+}
+
 /** The ledger of a planned step. */
 export async function ledger(words: string[]): Promise<Blob> {
   return (await ask("ledger", JSON.stringify({ words }))).blob();

@@ -32,12 +32,26 @@ export function remember(key: string, value: string): void {
   }
 }
 
+let known: Palette | null = null;
+
+/** The system went dark or light, or the reader did. */
+export function forget(): void {
+  known = null;
+}
+
 export function setTheme(theme: Theme): void {
+  forget();
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
 }
 
+/** The colours now; asking the style sheet again for each picture would lay out the page each time. */
 export function palette(): Palette {
+  known ??= read();
+  return known;
+}
+
+function read(): Palette {
   const style = getComputedStyle(document.documentElement);
   const color = (name: string) => style.getPropertyValue(name).trim();
   return {

@@ -1,6 +1,6 @@
 // The timeline: the picture, what is under the pointer or the keys, and closer and farther.
 
-import { draw, frame } from "./chart.ts";
+import { draw, frame, isFitting } from "./chart.ts";
 import { type Page, type Series, STACK } from "./document.ts";
 import { download, h } from "./dom.ts";
 import { size } from "./format.ts";
@@ -81,7 +81,7 @@ export class Timeline {
       this.inspector.element,
       this.help,
     );
-    new ResizeObserver(() => this.redraw()).observe(stage);
+    new ResizeObserver(() => isFitting(this.canvas) || this.redraw()).observe(stage);
     this.select(0);
   }
 

@@ -82,6 +82,9 @@ impl Server {
         let answer = match (request.head.method.as_str(), asked) {
             ("GET", "") => self.page(),
             ("POST", "plan") => self.planned(&request.body).and_then(|planned| document(&planned.report())),
+            ("POST", "moving") => self.planned(&request.body).and_then(|planned| {
+                written(&planned.report().page_in_motion().map_err(|error| fault(&error))?)
+            }),
             ("POST", "ledger") => self.planned(&request.body).and_then(|planned| {
                 let mut out = Vec::new();
                 output::write_ledger(&planned.ledger()?, &mut out).map_err(|error| fault(&error))?;
@@ -186,9 +189,12 @@ struct Can<'a> {
 }
 
 fn document(report: &dyn Report) -> Result<Body, Problem> {
-    let page: Page = report.page().map_err(|error| fault(&error))?.unwrap_or_default();
+    written(&report.page().map_err(|error| fault(&error))?.unwrap_or_default())
+}
+
+fn written(page: &Page) -> Result<Body, Problem> {
     let mut out = Vec::new();
-    write_document(&page, &mut out).map_err(|error| fault(&error))?;
+    write_document(page, &mut out).map_err(|error| fault(&error))?;
     Ok((JSON, out))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::end::EndState;
 use crate::history::{Curve, History, TooLarge};
+use crate::levels::{Level, Levels};
 use crate::notes::Notes;
 use crate::oom::{MOST_EXPLAINED, Oom};
 use crate::replay::{Live, Replay, Watched};
@@ -23,6 +24,8 @@ pub struct DeviceMeasurement {
     pub active: Curve,
     /// Bytes of segments: what `torch.cuda.max_memory_reserved` counts.
     pub reserved: Curve,
+    /// How allocated and reserved bytes ran over the window; its moment 0 is before the first event of it.
+    pub levels: Levels,
     /// The blocks in use where the requested bytes peak, largest first.
     pub at_peak: Vec<Live>,
     /// Failed requests.
@@ -83,6 +86,7 @@ impl DeviceMeasurement {
         let exact_blocks = compare_with_the_end(snapshot, device, &replay);
         let mut notes = history.notes.clone();
         notes.extend(&replay.notes);
+        let levels = std::mem::take(&mut watched.levels);
         let [requested, allocated, active, reserved] = watched.curves()?;
         let mut measured = DeviceMeasurement {
             window,
@@ -90,6 +94,7 @@ impl DeviceMeasurement {
             allocated,
             active,
             reserved,
+            levels,
             at_peak,
             oom,
             more_oom,
@@ -185,30 +190,36 @@ impl DeviceMeasurement {
 }
 
 /// The four sums as they run.
-#[derive(Clone, Copy)]
 struct Sums {
     sums: Option<[Watched; 4]>,
+    levels: Levels,
 }
 
 impl Sums {
     fn new() -> Sums {
-        Sums { sums: None }
+        Sums { sums: None, levels: Levels::default() }
     }
 
     /// Sees the sums after an event, or before the first.
     #[inline]
     fn see(&mut self, replay: &Replay<'_>, window: &Range<u32>, event: Option<u32>) {
         let now = [replay.requested(), replay.allocated(), replay.active(), replay.reserved()];
+        let bytes = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX); // where it is more, no curve is made
+        let level = Level { allocated: bytes(replay.allocated()), reserved: bytes(replay.reserved()) };
         match (&mut self.sums, event) {
             (Some(sums), Some(event)) if event >= window.start => {
                 if event < window.end {
+                    self.levels.see(level);
                     for (sum, now) in sums.iter_mut().zip(now) {
                         sum.see(now, event);
                     }
                 }
             }
             // the state before the window is where it starts
-            (sums, _) => *sums = Some(now.map(Watched::from)),
+            (sums, _) => {
+                *sums = Some(now.map(Watched::from));
+                self.levels.start(level);
+            }
         }
     }
 

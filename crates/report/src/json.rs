@@ -24,12 +24,22 @@ fn acts_in_html(c: char) -> bool {
 
 /// How many bytes a text takes in the JSON of [`write_json_for_html`], without its quotes.
 pub(crate) fn length_in_html(text: &str) -> usize {
+    if is_plain(text) {
+        return text.len();
+    }
     let length = |c: char| match c {
         '"' | '\\' => 2,
         c if c.is_control() || acts_in_html(c) => 6 * c.len_utf16(),
         c => c.len_utf8(),
     };
     text.chars().map(length).sum()
+}
+
+/// Whether a text is written as it is, which nearly every name is.
+fn is_plain(text: &str) -> bool {
+    let is_plain =
+        |byte| matches!(byte, b' ' | b'!' | b'#'..=b'%' | b'\''..=b';' | b'=' | b'?'..=b'[' | b']'..=b'~');
+    text.bytes().all(is_plain)
 }
 
 /// serde_json escapes the control characters of ASCII; this one all that a test names.
@@ -58,8 +68,8 @@ impl<F: Formatter> Formatter for Escaping<F> {
     );
 
     fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
-        if text.bytes().all(|byte| matches!(byte, b' '..=b'%' | b'\''..=b';' | b'=' | b'?'..=b'~')) {
-            return out.write_all(text.as_bytes()); // nearly every name
+        if is_plain(text) {
+            return out.write_all(text.as_bytes());
         }
         let mut rest = text;
         while let Some((at, c)) = rest.char_indices().find(|(_, c)| self.1(*c)) {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at_once;
 mod check;
 mod compare;
 mod csv_table;

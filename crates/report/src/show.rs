@@ -81,7 +81,7 @@ impl Report for ShowReport<'_> {
         }
         if look.plot {
             writeln!(out)?;
-            plot::write(self.ledger(), out, look)?;
+            plot::ledger(self.ledger(), out, look)?;
         }
         let Some(peak) = self.peak().filter(|peak| peak.sums.total > Bytes::ZERO) else { return Ok(()) };
         writeln!(out)?;

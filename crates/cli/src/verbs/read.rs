@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(value_parser = input())]
     file: Input,
     /// The file is a text or a log with an out-of-memory message in it: explain that
-    #[arg(long, conflicts_with_all = ["device", "at", "events", "salvage", "phases", "save"])]
+    #[arg(long, conflicts_with_all = ["device", "at", "events", "salvage", "phases", "save", "plot"])]
     oom_message: bool,
     /// Show this device alone
     #[arg(long, value_name = "N", value_parser = crate::usage::count::<u32>)]
@@ -43,10 +43,21 @@ pub(crate) struct Args {
     /// Save the ledger of the device (of that with the largest peak) for `show` and `compare`
     #[arg(long, value_name = "FILE", value_parser = target())]
     pub(super) save: Option<Target>,
+    /// Draw what each device held, over its events, in the table
+    #[arg(long, help_heading = "Output")]
+    pub(super) plot: bool,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+}
+
+impl Args {
+    /// Which ranges of the program are which phases.
+    pub(super) fn range_names(&self) -> RangeNames {
+        let own = self.phases.iter().cloned();
+        own.fold(RangeNames::default(), |names, (name, phase)| names.with(name, phase))
+    }
 }
 
 /// After an event, or before the first.
@@ -54,7 +65,7 @@ pub(crate) struct Args {
 pub(super) struct Moment(Option<u32>);
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
-    let output = args.output.request(&[&args.file])?.listing(&args.list);
+    let output = args.output.request(&[&args.file])?.listing(&args.list).plotting(args.plot);
     if args.oom_message {
         return traced::oom_message(&args.file, &output);
     }
@@ -67,17 +78,20 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     }
     let name = file.name().to_owned();
     let snapshot = open(&mut file, args.salvage)?;
+    let names = args.range_names();
     let scope = Scope { device: args.device, events: args.events, salvage: args.salvage };
     let measurement = Measurement::of(&name, &snapshot, &scope)?;
     let at = args.at.map(|moment| live_at(&name, &snapshot, &measurement, moment)).transpose()?;
     if let Some(path) = saved {
-        let names = args
-            .phases
-            .into_iter()
-            .fold(RangeNames::default(), |names, (name, phase)| names.with(name, phase));
         output::save_ledger(path, output.force, &ledger_of(&name, &snapshot, &measurement, &names)?)?;
     }
-    output.write(&ReadReport { name: &name, snapshot: &snapshot, measurement: &measurement, at })?;
+    output.write(&ReadReport {
+        name: &name,
+        snapshot: &snapshot,
+        measurement: &measurement,
+        at,
+        names: &names,
+    })?;
     let answer = if measurement.is_part(&snapshot) { Answer::Part } else { Answer::Given };
     output.let_go(snapshot);
     Ok(answer)

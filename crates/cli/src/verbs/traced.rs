@@ -7,7 +7,6 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, Problem, Source};
-use peakledger_measure::RangeNames;
 use peakledger_measure::oom_message::{self, OOM_TEXT_LIMIT};
 use peakledger_measure::timeline::{self, MemoryTimeline};
 use peakledger_measure::trace::{self, Options, Trace};
@@ -23,10 +22,8 @@ pub(super) fn trace(
 ) -> Result<Answer, Problem> {
     drawable::check_measured(&file)?;
     refuse(args, &["--at", "--events"], "a profiler's trace")?;
-    let own = args.phases.iter().cloned();
-    let names = own.fold(RangeNames::default(), |names, (name, phase)| names.with(name, phase));
     let mut progress = Progress::of(&file);
-    let options = Options { names, salvage: args.salvage };
+    let options = Options { names: args.range_names(), salvage: args.salvage };
     let mut trace = trace::read(&mut file, &options, &mut |bytes| progress.at(bytes))?;
     drop(progress);
     let name = file.name();
@@ -47,7 +44,7 @@ pub(super) fn timeline(
     saved: Option<&Path>,
     output: &Output,
 ) -> Result<Answer, Problem> {
-    refuse(args, &["--at", "--events", "--device", "--phase", "--salvage"], "a memory timeline")?;
+    refuse(args, &["--at", "--events", "--device", "--phase", "--salvage", "--plot"], "a memory timeline")?;
     let mut progress = Progress::of(&file);
     let timeline = timeline::read(&mut file, &mut |bytes| progress.at(bytes))?;
     drop(progress);
@@ -75,6 +72,7 @@ fn refuse(args: &Args, options: &[&str], what: &str) -> Result<(), Problem> {
         ("--phase", !args.phases.is_empty()),
         ("--save", args.save.is_some()),
         ("--salvage", args.salvage),
+        ("--plot", args.plot),
     ];
     match given.into_iter().find(|(option, given)| *given && options.contains(option)) {
         None => Ok(()),

@@ -6,17 +6,24 @@ mod accuracy;
 mod answers;
 mod compare;
 mod configs;
+#[cfg(unix)]
+mod course;
 mod diff;
 mod drawable;
 mod files;
 mod fit;
 mod from;
+#[cfg(unix)] // the commands are those of a shell
+mod guide;
 mod hostile;
 mod list;
+#[cfg(unix)]
+mod pages;
 mod plan;
 mod plot;
 mod read;
 mod read_hostile;
+#[cfg(unix)]
 mod readme;
 mod reconcile;
 mod replay;

@@ -4,6 +4,7 @@ use super::balance::{Account, Block, account};
 use super::origin::{Origin, origins};
 use super::record::{Card, Memory, Names, Recorded};
 use super::{Step, phases};
+use crate::levels::{Level, Levels};
 use peakledger_core::Bytes;
 use std::fmt;
 
@@ -93,11 +94,18 @@ pub struct DeviceTrace {
     pub out_of_memory: Vec<TraceOom>,
     /// Each phase of each step: for the spans of [`Trace::steps`](super::Trace::steps), in their order.
     pub phases: Vec<Vec<PhaseFigures>>,
+    /// How allocated and reserved bytes ran; moment 0 is before the first memory event.
+    pub levels: Levels,
     pub(super) blocks: Vec<Block>,
     pub(super) times: Vec<i64>,
 }
 
 impl DeviceTrace {
+    /// How many of its memory events are before a time, in nanoseconds as the trace counts.
+    pub fn events_before(&self, time: i64) -> usize {
+        self.times.partition_point(|event| *event < time)
+    }
+
     /// Whether it is the machine's own memory, which no peak of a card counts.
     pub fn is_cpu(&self) -> bool {
         self.device.kind == DeviceKind::Cpu
@@ -271,9 +279,22 @@ fn answer(
         contributors,
         out_of_memory: recorded.ooms.iter().filter(|(of, ..)| *of == device).map(oom).collect(),
         phases: steps.iter().map(|step| phase_figures(step, &times, &account)).collect(),
+        levels: levels(events, &account),
         blocks: account.blocks,
         times,
     }
+}
+
+/// The bytes before the first event and after each; what is reserved stays what it was told last.
+fn levels(events: &[(Memory, Origin)], account: &Account) -> Levels {
+    let mut levels = Levels::default();
+    let mut reserved = events.iter().find_map(|(event, _)| event.reserved).unwrap_or(0);
+    levels.start(Level { allocated: account.opening, reserved });
+    for ((event, _), allocated) in events.iter().zip(&account.levels) {
+        reserved = event.reserved.unwrap_or(reserved);
+        levels.see(Level { allocated: *allocated, reserved });
+    }
+    levels
 }
 
 fn phase_figures(step: &Step, times: &[i64], account: &Account) -> Vec<PhaseFigures> {

@@ -3,6 +3,7 @@
 use super::document::{Contributor, Exact, Measure, Page, Role, Series, Verdict};
 use super::series::{Room, series, that_fit};
 use super::states::short;
+use crate::at_once::at_once;
 use crate::plan::{assumed, grouped, id, ledger_of};
 use crate::{PlanReport, Reservation};
 use peakledger_plan::{Plan, PlannedPhase, Step};
@@ -17,20 +18,35 @@ impl PlanReport<'_> {
     /// # Errors
     /// Where the names of a plan make no ledger, which would be a fault of the planner.
     pub(crate) fn html_page(&self) -> io::Result<Page> {
+        self.page_in(Room::SUBJECT, Room::shared(self.candidates.len() + 1))
+    }
+
+    /// The same page, but coarse and quick: for as long as a knob moves.
+    ///
+    /// # Errors
+    /// As of [`page`](crate::Report::page).
+    pub fn page_in_motion(&self) -> io::Result<Page> {
+        self.page_in(Room::IN_MOTION, Room::IN_MOTION)
+    }
+
+    /// Its page with so much room for its subject, and for each other series.
+    fn page_in(&self, subjects: Room, room: Room) -> io::Result<Page> {
         let subject = self.plan.peak_in(self.step).step.step;
-        let mut all =
-            vec![self.planned(subject.as_str(), Role::Subject, self.plan, subject, Room::SUBJECT)?];
+        let mut asked = vec![(subject.as_str(), Role::Subject, self.plan, subject, subjects)];
         let other = if subject == Step::First { Step::Steady } else { Step::First };
-        let room = Room::shared(self.candidates.len() + 1);
         if self.step.is_none() {
-            all.push(self.planned(other.as_str(), Role::Step, self.plan, other, room)?);
+            asked.push((other.as_str(), Role::Step, self.plan, other, room));
         }
-        for ((name, plan), saving) in self.candidates.iter().zip(self.savings()) {
-            let step = plan.peak_in(self.step).step.step;
-            let mut one = self.planned(name, Role::Candidate, plan, step, room)?;
+        asked.extend(self.candidates.iter().map(|(name, plan)| {
+            (name.as_str(), Role::Candidate, plan, plan.peak_in(self.step).step.step, room)
+        }));
+        let made =
+            at_once(&asked, |(name, role, plan, step, room)| self.planned(name, *role, plan, *step, *room));
+        let mut all = made.into_iter().collect::<io::Result<Vec<Series>>>()?;
+        let candidates = all.iter_mut().filter(|series| series.role == Role::Candidate);
+        for ((one, (_, plan)), saving) in candidates.zip(self.candidates).zip(self.savings()) {
             one.saving = Some(saving);
             one.verdict = self.verdict_json(plan);
-            all.push(one);
         }
         let parameters = match (self.plan.parameters, self.plan.trainable) {
             (all, trained) if all == trained => format!("{} parameters", grouped(all)),

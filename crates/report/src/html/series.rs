@@ -25,6 +25,9 @@ impl Room {
     pub(super) const SUBJECT: Room =
         Room { buckets: 1 << 14, picture: 1_500_000, states: 8192, bytes: 1_200_000 };
 
+    /// For a picture that the next one follows at once, while a knob moves: as fine as a screen shows it.
+    pub(super) const IN_MOTION: Room = Room { buckets: 2048, picture: 120_000, states: 512, bytes: 60_000 };
+
     /// For each of so many others.
     pub(super) fn shared(others: usize) -> Room {
         let others = others.max(1);

@@ -5,7 +5,6 @@ use super::document::{Exact, States};
 use crate::json::length_in_html;
 use peakledger_core::{Detail, Device, Ledger, State, StateId};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 /// Longer names are cut in the middle.
 const LONGEST_NAME: usize = 240;
@@ -15,6 +14,9 @@ const STAY: usize = 34;
 
 /// A name that fits a page.
 pub(super) fn short(name: &str) -> Cow<'_, str> {
+    if name.len() <= LONGEST_NAME {
+        return Cow::Borrowed(name); // no more characters than bytes
+    }
     let length = name.chars().count();
     if length <= LONGEST_NAME {
         return Cow::Borrowed(name);
@@ -41,20 +43,22 @@ pub(super) fn states(ledger: &Ledger, most: usize, mut room: usize) -> States {
         by_size.truncate(most);
     }
     by_size.sort_unstable_by(order);
-    let mut kept = BTreeSet::new();
+    let (mut kept, mut count) = (vec![false; ledger.states().len()], 0);
     for id in at_peak.chain(by_size.into_iter().map(|(_, id)| id)) {
-        let Some(state) = ledger.state(id).filter(|_| kept.len() < most && !kept.contains(&id)) else {
+        let (Some(state), Some(kept)) = (ledger.state(id), kept.get_mut(id.0 as usize)) else { continue };
+        if *kept || count == most {
             continue;
-        };
+        }
         let stays = state.residencies.as_slice().len();
         let takes = STATE + stays.saturating_mul(STAY) + length_in_html(&short(&state.name));
         if let Some(left) = room.checked_sub(takes) {
             room = left;
-            kept.insert(id);
+            (*kept, count) = (true, count + 1);
         }
     }
-    let mut columns = States { left_out: ledger.states().len() - kept.len(), ..States::default() };
-    kept.into_iter().filter_map(|id| ledger.state(id)).for_each(|state| columns.push(state));
+    let mut columns = States { left_out: ledger.states().len() - count, ..States::default() };
+    let all = ledger.states().iter().zip(kept);
+    all.filter(|(_, kept)| *kept).for_each(|(state, _)| columns.push(state));
     columns
 }
 

@@ -157,7 +157,7 @@ impl Report for PlanReport<'_> {
         }
         if look.plot {
             writeln!(out)?;
-            plot::write(&ledger_of(self.plan, peak.step.step)?, out, look)?;
+            plot::ledger(&ledger_of(self.plan, peak.step.step)?, out, look)?;
         }
         writeln!(out)?;
         text(out, look.bold(), "at the peak")?;

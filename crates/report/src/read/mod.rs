@@ -6,11 +6,11 @@ mod rows;
 use crate::figures::{and_more, count, percent};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, Report, csv_table, markdown, write_json};
+use crate::{Look, Report, csv_table, markdown, plot, write_json};
 use anstyle::Style;
 use peakledger_core::Bytes;
 use peakledger_measure::snapshot::Snapshot;
-use peakledger_measure::{DeviceMeasurement, Live, Measurement, UserLines};
+use peakledger_measure::{DeviceMeasurement, Live, Measurement, RangeNames, UserLines};
 use rows::{Row, event_name, peaks, uses};
 use std::io;
 
@@ -24,6 +24,8 @@ pub struct ReadReport<'a> {
     pub measurement: &'a Measurement,
     /// The live set that was asked for, if one was.
     pub at: Option<At>,
+    /// Which ranges are which phases, in the picture.
+    pub names: &'a RangeNames,
 }
 
 /// The blocks in use just after an event.
@@ -72,6 +74,9 @@ impl Report for ReadReport<'_> {
         prose(out, look, look.faint(), &format!("{}: {devices}, {events}", look.name(self.name)))?;
         writeln!(out)?;
         self.device_table(look).write(out, look)?;
+        if look.plot {
+            self.plots(out, look)?;
+        }
         if let Some(device) = self.measurement.largest() {
             if self.measurement.devices.len() > 1 {
                 writeln!(out)?;
@@ -189,6 +194,18 @@ impl Report for ReadReport<'_> {
 }
 
 impl ReadReport<'_> {
+    /// What each device did hold, over its events.
+    fn plots(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        for device in self.measurement.devices.iter().filter(|device| !device.window.is_empty()) {
+            writeln!(out)?;
+            if self.measurement.devices.len() > 1 {
+                prose(out, look, look.bold(), &format!("device {}", device.history.device))?;
+            }
+            plot::levels(&device.levels, &rows::moments(self.snapshot, device, self.names), out, look)?;
+        }
+        Ok(())
+    }
+
     fn device_table(&self, look: &Look) -> Table {
         let titles = ["requested", "allocated", "active", "reserved"];
         let mut columns = vec![Column::left(""), Column::left("peak on")];

@@ -5,7 +5,9 @@ use crate::table::{Cell, Column, Table};
 use peakledger_core::block::Pool;
 use peakledger_core::{Bytes, Category};
 use peakledger_measure::snapshot::Snapshot;
-use peakledger_measure::{Curve, DeviceMeasurement, EndState, Holding, Live, UserLines, by_owner, kinds};
+use peakledger_measure::{
+    Curve, DeviceMeasurement, EndState, Holding, Live, RangeNames, UserLines, by_owner, kinds, spans,
+};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -41,6 +43,24 @@ pub(super) fn event_name(event: Option<u32>, events: u32) -> String {
         (None, _) => "before the first event".to_owned(),
         (Some(event), events) => format!("after event {event} of {events}"),
     }
+}
+
+/// What is written under a picture of a device, each with its moment: the phases, or where none is named the events.
+pub(super) fn moments(
+    snapshot: &Snapshot,
+    device: &DeviceMeasurement,
+    names: &RangeNames,
+) -> Vec<(u32, String)> {
+    let window = &device.window;
+    let moment = |event: u32| event.saturating_sub(window.start).saturating_add(1);
+    let (spans, _) = spans(snapshot, device.history.device, names);
+    if spans.len() < 2 {
+        let named = |event: u32| (moment(event), format!("event {event}"));
+        return vec![named(window.start), named(window.end.saturating_sub(1))];
+    }
+    let ends = spans.iter().skip(1).map(|span| span.first).chain([device.events()]);
+    let shown = spans.iter().zip(ends).filter(|(span, end)| span.first < window.end && *end > window.start);
+    shown.map(|(span, _)| (moment(span.first), span.phase.to_string())).collect()
 }
 
 /// What reserved bytes are used for; together they are all of them.

@@ -5,7 +5,7 @@ mod json;
 use crate::figures::{and_more, count, percent};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, Report, csv_table, markdown, write_json};
+use crate::{Look, Report, csv_table, markdown, plot, write_json};
 use anstyle::Style;
 use peakledger_core::Bytes;
 use peakledger_measure::trace::{Contributor, DeviceTrace, PhaseFigures, Span, Trace};
@@ -257,6 +257,10 @@ impl TraceReport<'_> {
         if let Some(more) = more {
             prose(out, look, look.faint(), &more)?;
         }
+        if look.plot {
+            writeln!(out)?;
+            plot::levels(&device.levels, &self.moments(device), out, look)?;
+        }
         writeln!(out)?;
         prose(out, look, look.bold(), "at the peak")?;
         let groups = self.groups(device);
@@ -283,6 +287,19 @@ impl TraceReport<'_> {
         match and_more(rest.len(), together(rest)) {
             Some(more) => prose(out, look, Style::new(), &more),
             None => Ok(()),
+        }
+    }
+
+    /// What is written under a picture of a device, each with its moment: the steps, or the phases of a single one.
+    fn moments(&self, device: &DeviceTrace) -> Vec<(u32, String)> {
+        let begins = |span: &Span| u32::try_from(device.events_before(span.start)).unwrap_or(u32::MAX);
+        match self.trace.steps.as_slice() {
+            [step] => step.spans.iter().map(|span| (begins(span), span.phase.to_string())).collect(),
+            steps => {
+                let firsts =
+                    steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.spans.first()?)));
+                firsts.map(|(at, span)| (begins(span), format!("step {at}"))).collect()
+            }
         }
     }
 

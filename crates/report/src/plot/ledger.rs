@@ -1,18 +1,13 @@
-//! The timeline on a terminal: a column of blocks for each stretch of moments, as it is at its largest, in the colours of the
-//! categories.
+//! The timeline of a ledger, in the colours of the categories.
 
+use super::{Axes, Cell, ROWS, block};
 use crate::Look;
-use anstyle::Style;
 use peakledger_core::sweep::{Stay, by_category_at};
-use peakledger_core::{ByCategory, Bytes, Category, Ledger, Moment, Slot};
+use peakledger_core::{ByCategory, Category, Ledger, Moment, Slot};
 use std::io;
-use unicode_width::UnicodeWidthStr;
 
-const ROWS: usize = 10;
-const WIDEST: usize = 120;
 /// No phase is narrower, where there is room.
 const NARROWEST_PHASE: usize = 5;
-const EIGHTHS: [&str; 8] = ["", "▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 /// What persists lies at the bottom.
 const STACK: [Category; 7] = [
     Category::Parameter,
@@ -25,35 +20,13 @@ const STACK: [Category; 7] = [
 ];
 
 /// Draws the timeline of a ledger with its peak on the left and its phases below.
-pub(crate) fn write(ledger: &Ledger, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
-    let peak = ledger.peak().bytes;
-    let label = peak.to_string();
-    let room = look.width.min(WIDEST).saturating_sub(label.width() + 2);
-    if peak == Bytes::ZERO || room < 10 {
-        return Ok(());
-    }
-    let spans = spans(ledger.timeline().slots(), room);
+pub(crate) fn ledger(ledger: &Ledger, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+    let Some(mut axes) = Axes::of(ledger.peak().bytes, look) else { return Ok(()) };
+    let spans = spans(ledger.timeline().slots(), axes.columns);
     let columns = columns(ledger, &spans);
-    let (axis, corner) = if look.ascii { ("|", "+") } else { ("│", "└") };
-    for row in (0..ROWS).rev() {
-        let title = if row + 1 == ROWS { label.as_str() } else { "" };
-        write!(out, "{title:>width$} {axis}", width = label.width())?;
-        let mut owed = 0; // no line ends in blanks
-        for column in &columns {
-            match cell(column, row, peak, look) {
-                None => owed += 1,
-                Some((block, style)) => {
-                    write!(out, "{:owed$}{style}{block}{style:#}", "")?;
-                    owed = 0;
-                }
-            }
-        }
-        writeln!(out)?;
-    }
-    let line = if look.ascii { "-" } else { "─" };
-    writeln!(out, "{:>width$} {corner}{}", "0", line.repeat(columns.len()), width = label.width())?;
-    let (names, faint) = (names(&spans, columns.len(), look), look.faint());
-    writeln!(out, "{:width$}  {faint}{names}{faint:#}", "", width = label.width())
+    axes.columns = columns.len();
+    let cell = |at: usize, row: usize| columns.get(at).and_then(|column| cell(&axes, column, row, look));
+    axes.draw(out, look, &names(&spans), cell)
 }
 
 /// A phase and the columns that it takes.
@@ -102,39 +75,25 @@ fn columns(ledger: &Ledger, spans: &[Span<'_>]) -> Vec<ByCategory> {
 }
 
 /// The block of a column in a row counted from the ground, with the colour of what lies there.
-fn cell(column: &ByCategory, row: usize, peak: Bytes, look: &Look) -> Option<(&'static str, Style)> {
+fn cell(axes: &Axes, column: &ByCategory, row: usize, look: &Look) -> Cell {
     let total: u128 = Category::ALL.iter().map(|c| u128::from(column.get(*c).get())).sum();
-    let full = u128::from(peak.get());
-    let eighths = usize::try_from((total * 8 * ROWS as u128).div_ceil(full)).unwrap_or(0);
-    let here = eighths.saturating_sub(row * 8).min(8);
+    let here = axes.eighths(total).saturating_sub(row * 8).min(8);
     if here == 0 {
         return None;
     }
     // the category at the middle of what is drawn in this cell
-    let middle = (row * 16 + here) as u128 * full;
+    let middle = (row * 16 + here) as u128 * u128::from(axes.full.get());
     let mut sum = 0u128;
     let of = STACK.into_iter().find(|category| {
         sum += u128::from(column.get(*category).get());
         sum * 16 * ROWS as u128 >= middle
     });
-    let style = of.map(|category| look.category(category)).unwrap_or_default();
-    Some((if look.ascii { "#" } else { EIGHTHS.get(here).copied().unwrap_or("█") }, style))
+    Some((block(here, look), of.map(|category| look.category(category)).unwrap_or_default()))
 }
 
-/// The names of the phases, each where it begins or ends, as far as there is room.
-fn names(spans: &[Span<'_>], room: usize, look: &Look) -> String {
+/// The names of the phases, each where it begins.
+fn names(spans: &[Span<'_>]) -> Vec<(usize, String)> {
     let single = spans.iter().all(|span| span.slot.micro_batch.is_none_or(|number| number == 0));
-    let (mut line, mut width) = (String::new(), 0);
-    for Span { slot, first, .. } in spans {
-        let id = if single { slot.phase.to_string() } else { slot.id() };
-        let name = look.name(&id);
-        let start = (*first).min(room.saturating_sub(name.width()));
-        if (width == 0 || start > width) && start + name.width() <= room {
-            let blank = start.saturating_sub(width);
-            line.push_str(&" ".repeat(blank));
-            line.push_str(&name);
-            width += blank + name.width();
-        }
-    }
-    line
+    let id = |slot: &Slot| if single { slot.phase.to_string() } else { slot.id() };
+    spans.iter().map(|span| (span.first, id(span.slot))).collect()
 }

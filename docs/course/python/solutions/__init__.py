@@ -1,0 +1,1 @@
+"""What it may look like. Try for ten minutes before you look."""

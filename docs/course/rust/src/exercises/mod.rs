@@ -1,0 +1,6 @@
+//! The four exercises.
+
+pub mod ex1_validate;
+pub mod ex2_summarise;
+pub mod ex3_peak;
+pub mod ex4_compare;
