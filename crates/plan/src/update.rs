@@ -149,7 +149,8 @@ impl<'a> Update<'a> {
             .into_iter()
             .map(|device| {
                 let here = self.trained.iter().zip(&self.stepped).enumerate();
-                let here = here.filter(|(i, (_, s))| place(s) == device && alone.is_none_or(|alone| alone == *i));
+                let here =
+                    here.filter(|(i, (_, s))| place(s) == device && alone.is_none_or(|alone| alone == *i));
                 (device, here.map(|(_, (p, s))| s.as_ref().unwrap_or(p).clone()).collect::<Vec<_>>())
             })
             .filter(|(_, parameters)| !parameters.is_empty())

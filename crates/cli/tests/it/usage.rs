@@ -59,10 +59,7 @@ fn options_that_are_designed_are_not_planned_yet() {
     ] {
         let said = refused(arguments);
         let option = arguments[0].split('=').next().unwrap();
-        assert!(
-            said.contains(&format!("`{option}`: not planned yet\n  help: leave it out")),
-            "{said}"
-        );
+        assert!(said.contains(&format!("`{option}`: not planned yet\n  help: leave it out")), "{said}");
     }
     assert!(refused(&["--zerro", "3"]).starts_with("error: `--zerro`: `peakledger plan` has no such option"));
     let said = Bench::with_sample().refusal("show ledger.json --zero");

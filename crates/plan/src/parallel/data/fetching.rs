@@ -41,7 +41,9 @@ enum State {
     Partitioned,
     /// In that handle.
     InFlight(usize),
-    Whole { _parameter: Tensor },
+    Whole {
+        _parameter: Tensor,
+    },
     /// Whole for good: below the threshold.
     Persistent,
 }
@@ -180,7 +182,8 @@ impl Fetching {
 
     /// Parameters that are not here set out: one into its place, several into a buffer (`all_gather_coalesced`).
     fn gather(&self, indices: &[usize]) {
-        let indices: Vec<usize> = indices.iter().copied().filter(|index| self.is_partitioned(*index)).collect();
+        let indices: Vec<usize> =
+            indices.iter().copied().filter(|index| self.is_partitioned(*index)).collect();
         let Some(first) = indices.first().and_then(|index| self.parameters.get(*index)) else { return };
         let torch = &self.torch;
         let ranks = u64::from(self.ranks);
@@ -206,7 +209,8 @@ impl Fetching {
             torch.launch("_allgather_base_");
             torch.communicates(Collective::AllGather, numbers.saturating_mul(dtype.width()), self.ranks);
         });
-        let all = indices.iter().map(|index| self.numbers(*index)).fold(self.available.get(), u64::saturating_add);
+        let all =
+            indices.iter().map(|index| self.numbers(*index)).fold(self.available.get(), u64::saturating_add);
         self.available.set(all);
     }
 

@@ -7,11 +7,14 @@ mod ddp;
 mod fetching;
 mod fsdp;
 mod gathered;
+mod words;
 mod zero;
 mod zero3;
 
 pub(crate) use ddp::Ddp;
 pub(crate) use fsdp::Fsdp;
+pub(crate) use gathered::GATHERED;
+pub(crate) use words::rule as buffer_rule;
 pub(crate) use zero::Zero;
 pub(crate) use zero3::Zero3;
 
@@ -66,7 +69,9 @@ impl Default for ZeroSizes {
 impl Options {
     /// The type that autocast computes in, where it runs: who gathers parameters casts them instead.
     pub(crate) fn autocast(&self) -> Option<Dtype> {
-        self.precision.autocast().filter(|_| !self.parallel.sharding.is_fsdp() && !self.parallel.sharding.is_zero())
+        self.precision
+            .autocast()
+            .filter(|_| !self.parallel.sharding.is_fsdp() && !self.parallel.sharding.is_zero())
     }
 
     /// The type that parameters are kept in by the precision alone: DeepSpeed has the model itself in the half type.

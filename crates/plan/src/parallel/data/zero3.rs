@@ -78,8 +78,20 @@ impl Zero3 {
         let frozen = frozen.fold(0, u64::saturating_add);
         let params_on = if options.offload.parameters { Device::Cpu } else { Device::Gpu };
         let buffers = vec![
-            place(params_on, all.saturating_add(frozen), dtype, Category::Parameter, "partitioned parameters"),
-            place(Device::Gpu, zero.reduce_bucket_size, dtype, Category::CommunicationBuffer, "reduce bucket"),
+            place(
+                params_on,
+                all.saturating_add(frozen),
+                dtype,
+                Category::Parameter,
+                "partitioned parameters",
+            ),
+            place(
+                Device::Gpu,
+                zero.reduce_bucket_size,
+                dtype,
+                Category::CommunicationBuffer,
+                "reduce bucket",
+            ),
             place(on_host, all, summed_in, Category::Gradient, "partitioned gradients"),
         ];
         let mut sub_groups = Vec::new();
@@ -258,7 +270,9 @@ impl ModuleHooks for Zero3 {
 
     /// The gradient of a sub-group in one piece and in the type of its master weights.
     fn before_step(&self, sub_group: usize) {
-        let Some((parameters, master)) = self.sub_groups.get(sub_group).filter(|_| !self.offloaded) else { return };
+        let Some((parameters, master)) = self.sub_groups.get(sub_group).filter(|_| !self.offloaded) else {
+            return;
+        };
         let torch = &self.torch;
         if sub_group == 0 {
             let parts = self.parts.iter().map(|part| Layout::contiguous(&[*part]));
@@ -288,7 +302,8 @@ impl ModuleHooks for Zero3 {
         self.torch.launch("copy_");
         if self.offloaded {
             if !self.fetching.from_host() {
-                self.torch.fetches_from_host(master.tensor.layout().numel().saturating_mul(self.dtype.width()));
+                self.torch
+                    .fetches_from_host(master.tensor.layout().numel().saturating_mul(self.dtype.width()));
             }
         } else if let Some(leaf) = &master.leaf {
             leaf.grad.borrow_mut().take();
