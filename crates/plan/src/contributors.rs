@@ -1,5 +1,6 @@
 //! Who stands at a moment, grouped the way a person thinks: "activations · layers 0–31 · mlp", "logits, fp32".
 
+use crate::parallel::data::GATHERED;
 use crate::plan::{At, Level, Plan, Step};
 use crate::torch::Dtype;
 use crate::torch::tape::{CopiedFor, ModuleId, ModuleName, Role, Stored, Tape};
@@ -25,6 +26,10 @@ pub struct Contributor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Parameters,
+    /// Those that ranks share out, while they are whole.
+    Gathered,
+    /// A buffer that ranks talk through.
+    Communication(&'static str),
     MasterWeights,
     Buffers,
     Gradients,
@@ -126,7 +131,9 @@ fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
     let dtype = stored.dtype;
     let kind = match (stored.category, stored.role) {
         (Category::Parameter, _) if stored.detail == Some(Detail::Buffer) => Kind::Buffers,
+        (Category::Parameter, Role::Of { state: GATHERED, .. }) => Kind::Gathered,
         (Category::Parameter, _) => Kind::Parameters,
+        (Category::CommunicationBuffer, Role::Named { name }) => Kind::Communication(name),
         (Category::MasterWeight, _) => Kind::MasterWeights,
         (Category::Gradient, _) => Kind::Gradients,
         (Category::OptimizerState, Role::Of { state, .. }) => Kind::State(state),
@@ -187,6 +194,8 @@ fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> Stri
     let with_type = |what: &str, dtype: Dtype| format!("{what}, {}", dtype.as_str());
     match kind {
         Kind::Parameters => "parameters".to_owned(),
+        Kind::Gathered => "gathered parameters".to_owned(),
+        Kind::Communication(name) => format!("communication · {name}"),
         Kind::MasterWeights => "master weights".to_owned(),
         Kind::Buffers => "buffers".to_owned(),
         Kind::Gradients => "gradients".to_owned(),

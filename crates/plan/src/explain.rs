@@ -2,6 +2,7 @@
 //! and from when to when. The step is run once more for it, with what a plan does not record.
 
 use crate::contributors::{Contributor, GroupKey, group_key};
+use crate::parallel::data::{GATHERED, buffer_rule};
 use crate::plan::{Level, Plan, Step};
 use crate::step;
 use crate::torch::Dtype;
@@ -281,7 +282,13 @@ impl<'a> Study<'a> {
         let is_offloaded = matches!(stored.copied_for, Some(CopiedFor::Offload(_)));
         match (stored.category, stored.role, stored.detail) {
             (_, Role::Named { .. }, Some(Detail::Kernel)) => (CUBLAS_RULE.0.to_owned(), Some(CUBLAS_RULE.1)),
-            (_, Role::Named { .. }, _) => plain("the buffer in which gradients are summed, kept for good"),
+            (_, Role::Named { name }, _) => match buffer_rule(name) {
+                Some((what, source)) => (what.to_owned(), Some(source)),
+                None => plain("the buffer in which gradients are summed, kept for good"),
+            },
+            (Category::Parameter, Role::Of { state: GATHERED, .. }, _) => {
+                plain("a parameter that ranks share out, whole while it is used")
+            }
             (_, _, Some(Detail::Kernel)) => match rule(op) {
                 Some((what, source)) => (format!("inside the kernel: {what}"), Some(source)),
                 None => plain("the kernel allocates it for itself"),

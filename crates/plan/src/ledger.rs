@@ -36,7 +36,7 @@ impl Plan {
         let mut states: Vec<State> = Vec::with_capacity(self.tape.stored.len());
         let mut of_storage = BTreeMap::new();
         for (id, stored) in (0u32..).map(StorageId).zip(&self.tape.stored) {
-            let Some(residency) = residency(stored) else { continue };
+            let Some(residency) = residency(stored).filter(|_| stored.bytes > 0) else { continue };
             let original = match stored.copied_for {
                 Some(CopiedFor::Offload(original)) => original,
                 _ => id,

@@ -31,6 +31,9 @@ impl Plan {
             ("loop", self.training_loop()),
             ("kernels", self.kernels()),
         ];
+        if let Some(ranks) = self.data_parallel() {
+            list.push(("data parallel", ranks));
+        }
         if self.options.offload != Offload::default() {
             list.push(("offload", self.offload()));
         }
@@ -163,6 +166,9 @@ impl Plan {
     }
 
     fn precision(&self) -> String {
+        if let Some(precision) = self.options.precision_of_shards() {
+            return precision;
+        }
         let (options, stored) = (&self.options, self.options.weights().as_str());
         let gradients = options.grad_dtype.unwrap_or(options.weights()).as_str();
         let kept = match (&options.lora, options.master_weights) {
@@ -246,6 +252,7 @@ impl Plan {
         let offload = self.options.offload;
         let implementation = match self.options.optimizer_impl {
             _ if self.options.optimizer == OptimizerKind::Adafactor => "for-loop, as torch picks",
+            None if offload.has_optimizer() && self.options.parallel.sharding.is_zero() => "DeepSpeedCPUAdam",
             None if offload.parameters => "for-loop, as torch picks on the host",
             None if offload.optimizer && self.options.optimizer == OptimizerKind::AdamW => {
                 "fused on the host, as torchao picks"
@@ -324,7 +331,9 @@ impl Plan {
                  saved and comes back {ahead} (hooks on saved tensors, as torch's save_on_cpu)"
             ));
         }
-        if parameters {
+        if let Some(shards) = self.options.offload_of_shards() {
+            said.push(shards.to_owned());
+        } else if parameters {
             said.push(format!(
                 "parameters, gradients and the optimizer are on the host; a layer's parameters come for its forward and again \
                  for its backward, {ahead}, and all others for both (FSDP2's CPUOffloadPolicy)"

@@ -2,7 +2,7 @@
 
 use crate::Layers;
 use crate::config::Shape;
-use crate::parallel::{Mesh, Parallel, Schedule, Sharding, Stack};
+use crate::parallel::{Mesh, Parallel, Schedule, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -304,7 +304,6 @@ impl Options {
         let parallel = &self.parallel;
         let mesh = Mesh::of(parallel)?;
         let not_yet = [
-            ("--zero", parallel.sharding == Sharding::Zero3),
             ("--tp", mesh.tp > 1),
             ("--sp", parallel.sp),
             ("--pp", mesh.pp > 1),

@@ -8,7 +8,7 @@ use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_lo
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
-use crate::parallel::data::{Ddp, Fsdp, Zero};
+use crate::parallel::data::{Ddp, Fsdp, Zero, Zero3};
 use crate::parallel::{Mesh, Sharding, Stack};
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
@@ -103,11 +103,18 @@ pub(crate) fn run_recording(
         let (fsdp, shards) = Fsdp::new(&torch, options, &mesh, built)?;
         *torch.module_hooks.borrow_mut() = Some(fsdp);
         built = shards;
+    } else if options.parallel.sharding == Sharding::Zero3 {
+        let (zero, stepped) = Zero3::new(&torch, options, &mesh, built.clone());
+        *torch.module_hooks.borrow_mut() = Some(zero);
+        shards = Some(stepped);
     } else if options.parallel.sharding.is_zero() && options.stack == Stack::Transformers {
         let (zero, stepped) = Zero::new(&torch, options, &mesh, &built);
         *torch.module_hooks.borrow_mut() = Some(zero);
         shards = Some(stepped);
-    } else if mesh.dp * mesh.cp > 1 && options.stack == Stack::Transformers && options.parallel.sharding == Sharding::Replicated {
+    } else if mesh.dp * mesh.cp > 1
+        && options.stack == Stack::Transformers
+        && options.parallel.sharding == Sharding::Replicated
+    {
         let ddp = Ddp::new(&torch, &options.parallel.data, mesh.dp * mesh.cp, &built);
         *torch.module_hooks.borrow_mut() = Some(ddp);
     } else if options.offload.parameters {
@@ -197,9 +204,13 @@ impl Loop<'_> {
         }
         torch.begin(Phase::Update, None);
         let update = || {
-            hooks.iter().for_each(|hooks| hooks.before_step());
-            self.update.run(self.scaler.as_ref(), optimizers);
-            hooks.iter().for_each(|hooks| hooks.after_step());
+            let Some(hooks) = &hooks else { return self.update.run(None, self.scaler.as_ref(), optimizers) };
+            for sub_group in 0..hooks.sub_groups() {
+                hooks.before_step(sub_group);
+                let alone = (hooks.sub_groups() > 1).then_some(sub_group);
+                self.update.run(alone, self.scaler.as_ref(), optimizers);
+                hooks.after_step(sub_group);
+            }
         };
         torch.without_grad(|| torch.inside(self.optimizer_module, update));
         torch.end();

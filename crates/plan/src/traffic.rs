@@ -32,7 +32,7 @@ impl Plan {
         };
         let moments = tape.ran.len().saturating_add(1);
         let (mut births, mut deaths) = (Buckets::of(moments), Buckets::of(moments));
-        let on_the_card = |stored: &Stored| stored.device == Device::Gpu && again(stored);
+        let on_the_card = |stored: &Stored| stored.device == Device::Gpu && stored.bytes > 0 && again(stored);
         let numbered = || (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored));
         for (_, stored) in numbered() {
             births.count(stored.birth);

@@ -74,8 +74,14 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// The update phase. The optimizers are left with the state that they made.
-    pub(crate) fn run(&self, scaler: Option<&GradScaler>, optimizers: &mut Vec<Optimizer>) {
+    /// The update phase, or that of one parameter alone where such are stepped one after the other. The optimizers are left
+    /// with the state that they made.
+    pub(crate) fn run(
+        &self,
+        alone: Option<usize>,
+        scaler: Option<&GradScaler>,
+        optimizers: &mut Vec<Optimizer>,
+    ) {
         let shared_out = |parameters: &[Parameter]| shared_out(self.options.optimizer, parameters);
         let unscale = |scaler: &GradScaler| -> Vec<Tensor> {
             shared_out(&self.trained).iter().map(|(_, parameters)| scaler.unscale(parameters)).collect()
@@ -85,7 +91,7 @@ impl<'a> Update<'a> {
         if with_masters {
             self.copy_gradients();
         }
-        for (device, parameters) in self.by_device() {
+        for (device, parameters) in self.by_device(alone) {
             self.torch.on(device, || {
                 if self.options.clip_grad_norm && !self.options.parallel.sharding.is_zero() {
                     clip_grad_norm(&parameters);
@@ -131,7 +137,7 @@ impl<'a> Update<'a> {
     }
 
     /// What is stepped on each device, in the order in which it is.
-    fn by_device(&self) -> Vec<(Device, Vec<Parameter>)> {
+    fn by_device(&self, alone: Option<usize>) -> Vec<(Device, Vec<Parameter>)> {
         let is_zero = self.options.parallel.sharding.is_zero();
         let all_on_host = self.options.offload.parameters || is_zero && self.options.offload.optimizer;
         let place = |stepped: &Option<Parameter>| match stepped {
@@ -142,8 +148,10 @@ impl<'a> Update<'a> {
         [Device::Gpu, Device::Cpu]
             .into_iter()
             .map(|device| {
-                let here = self.trained.iter().zip(&self.stepped).filter(|(_, s)| place(s) == device);
-                (device, here.map(|(p, s)| s.as_ref().unwrap_or(p).clone()).collect::<Vec<_>>())
+                let here = self.trained.iter().zip(&self.stepped).enumerate();
+                let here =
+                    here.filter(|(i, (_, s))| place(s) == device && alone.is_none_or(|alone| alone == *i));
+                (device, here.map(|(_, (p, s))| s.as_ref().unwrap_or(p).clone()).collect::<Vec<_>>())
             })
             .filter(|(_, parameters)| !parameters.is_empty())
             .collect()

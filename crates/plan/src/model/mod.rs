@@ -137,6 +137,9 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
             Some(hooks) => hooks.clone().around(layers, &hidden_states, Box::new(saving)),
         };
     }
+    if let Some(hooks) = hooks {
+        hooks.before_head();
+    }
     hidden_states
 }
 

@@ -110,7 +110,7 @@ impl Builder {
             torch,
             dtype: options.weights(),
             parameters: Vec::new(),
-            lora: options.lora.clone(),
+            lora: options.lora.clone().map(|lora| Lora { dtype: options.adapters(lora.dtype), ..lora }),
             quantized: options.quantize.map(|quantize| Packing {
                 quantize,
                 loaded: options.loaded(),

@@ -27,11 +27,19 @@ pub(crate) trait ModuleHooks {
     /// Backward has ended.
     fn end(&self) {}
 
-    /// The optimizer is about to step.
-    fn before_step(&self) {}
+    /// The layers have run, and what follows them is next.
+    fn before_head(&self) {}
 
-    /// The optimizer has stepped.
-    fn after_step(&self) {}
+    /// How many parts of the parameters are stepped one after the other.
+    fn sub_groups(&self) -> usize {
+        1
+    }
+
+    /// The optimizer is about to step a part.
+    fn before_step(&self, _sub_group: usize) {}
+
+    /// It has stepped that.
+    fn after_step(&self, _sub_group: usize) {}
 
     /// Gradients are let go of.
     fn zero_grad(&self) {}

@@ -11,7 +11,8 @@ use peakledger_plan::{Costs, Dtype, Plan, PlannedPhase, plan};
 const HIDDEN: u64 = 256;
 const VOCABULARY: u64 = 1024;
 /// Four square projections, three of the MLP and two norms, in two layers; embedding, head and the last norm.
-const NUMBERS: u64 = 2 * (4 * HIDDEN * HIDDEN + 3 * 512 * HIDDEN + 2 * HIDDEN) + 2 * VOCABULARY * HIDDEN + HIDDEN;
+const NUMBERS: u64 =
+    2 * (4 * HIDDEN * HIDDEN + 3 * 512 * HIDDEN + 2 * HIDDEN) + 2 * VOCABULARY * HIDDEN + HIDDEN;
 /// A quarter of them, to a multiple of 2.
 const PART: u64 = NUMBERS.div_ceil(8) * 2;
 /// Two rotary tables of a block each.
@@ -86,7 +87,8 @@ fn stage_2_keeps_gradients_of_what_touches_its_part() {
 #[test]
 fn stage_1_keeps_all_gradients_until_the_last_backward_has_ended() {
     let two = Options { gradient_accumulation_steps: 2, ..Options::default() };
-    let [one, two] = [Sharding::Zero1, Sharding::Zero2].map(|stage| planned(stage, bucket(200_000), two.clone()));
+    let [one, two] =
+        [Sharding::Zero1, Sharding::Zero2].map(|stage| planned(stage, bucket(200_000), two.clone()));
     let second = |plan: &Plan| {
         let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
         forward.map(|planned| planned.by_category.get(Category::Gradient).get()).last().unwrap()
@@ -136,9 +138,88 @@ fn what_ranks_send() {
 
 #[test]
 fn gradients_summed_in_fp32_lie_in_the_part() {
-    let options = Options { grad_dtype: Some(Dtype::F32), gradient_accumulation_steps: 3, ..Options::default() };
+    let options =
+        Options { grad_dtype: Some(Dtype::F32), gradient_accumulation_steps: 3, ..Options::default() };
     let plan = planned(Sharding::Zero2, bucket(200_000), options);
     let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
-    let between: Vec<u64> = forward.map(|planned| planned.by_category.get(Category::Gradient).get()).collect();
+    let between: Vec<u64> =
+        forward.map(|planned| planned.by_category.get(Category::Gradient).get()).collect();
     assert_eq!(between, [0, blocks(4 * PART), blocks(4 * PART)]);
+}
+
+/// Numbers of a rank's part of every parameter, all of which four ranks share out evenly.
+const THIRD_STAGE_PART: u64 = NUMBERS / 4;
+/// Five norms, below the threshold.
+const NORMS: u64 = 5 * HIDDEN;
+
+#[test]
+fn stage_3_has_its_part_of_everything_and_whole_norms() {
+    let sizes =
+        ZeroSizes { reduce_bucket_size: 200_000, param_persistence_threshold: 1000, ..ZeroSizes::default() };
+    let plan = planned(Sharding::Zero3, sizes, Options::default());
+    let of = |category| held(&plan, Phase::ZeroGrad, category);
+    assert_eq!(of(Category::Parameter), blocks(2 * THIRD_STAGE_PART) + 2 * NORMS + TABLES);
+    assert_eq!(of(Category::MasterWeight), blocks(4 * THIRD_STAGE_PART));
+    assert_eq!(of(Category::OptimizerState), 2 * blocks(4 * THIRD_STAGE_PART));
+    assert_eq!(of(Category::Gradient), blocks(2 * THIRD_STAGE_PART), "the parts stay");
+    assert_eq!(of(Category::CommunicationBuffer), blocks(2 * 200_000), "the bucket stays");
+}
+
+#[test]
+fn stage_3_fetches_ahead_until_so_many_parameters_are_there() {
+    let whole = |max_live_parameters| {
+        let sizes = ZeroSizes {
+            max_live_parameters,
+            param_persistence_threshold: 1000,
+            prefetch_bucket_size: 1000,
+            ..ZeroSizes::default()
+        };
+        let plan = planned(
+            Sharding::Zero3,
+            sizes,
+            Options { precision: Precision::Bf16Mixed, ..Options::default() },
+        );
+        let ledger = plan.ledger(peakledger_plan::Step::Steady).unwrap();
+        let gathered = ledger.states().iter().filter(|state| state.name.ends_with(".gathered"));
+        gathered.map(|state| state.bytes.get()).max().unwrap()
+    };
+    assert_eq!(whole(1), 2 * VOCABULARY * HIDDEN, "each comes, the largest too");
+    let end_of_forward = |max_live_parameters| {
+        let sizes =
+            ZeroSizes { max_live_parameters, param_persistence_threshold: 1000, ..ZeroSizes::default() };
+        phase(&planned(Sharding::Zero3, sizes, Options::default()), Phase::Forward).end.get()
+    };
+    // backward is near, so nothing goes in between, whatever there is room for
+    assert_eq!(end_of_forward(1), end_of_forward(1_000_000_000));
+}
+
+#[test]
+fn stage_3_steps_a_sub_group_after_the_other() {
+    let update = |sub_group_size| {
+        let sizes = ZeroSizes { reduce_bucket_size: 1000, sub_group_size, ..ZeroSizes::default() };
+        let plan = planned(Sharding::Zero3, sizes, Options::default());
+        let states = plan.ledger(peakledger_plan::Step::Steady).unwrap();
+        let masters =
+            states.states().iter().filter(|state| state.name.contains("master weights of a sub-group"));
+        (phase(&plan, Phase::Update).peak.get(), masters.count())
+    };
+    let ((all, one), (by_groups, several)) = (update(1_000_000_000), update(100_000));
+    assert_eq!(one, 1);
+    assert!(several > 3, "{several}");
+    assert!(by_groups < all, "{by_groups} {all}");
+}
+
+#[test]
+fn stage_3_offloaded_leaves_the_bucket_and_norms() {
+    let offload = Offload { parameters: true, ..Offload::default() };
+    let sizes =
+        ZeroSizes { reduce_bucket_size: 200_000, param_persistence_threshold: 1000, ..ZeroSizes::default() };
+    let plan = planned(Sharding::Zero3, sizes, Options { offload, ..Options::default() });
+    let rest = phase(&plan, Phase::ZeroGrad);
+    assert_eq!(rest.end.get(), blocks(2 * 200_000) + 2 * NORMS + TABLES);
+    // parameters and gradients in half numbers; master weights, gradient and two moments in fp32, with a step count
+    assert_eq!(
+        rest.host_peak.get(),
+        2 * blocks(2 * THIRD_STAGE_PART) + 4 * blocks(4 * THIRD_STAGE_PART) + 512
+    );
 }

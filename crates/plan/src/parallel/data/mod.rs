@@ -4,13 +4,19 @@
 mod check;
 mod communication;
 mod ddp;
+mod fetching;
 mod fsdp;
 mod gathered;
+mod words;
 mod zero;
+mod zero3;
 
 pub(crate) use ddp::Ddp;
 pub(crate) use fsdp::Fsdp;
+pub(crate) use gathered::GATHERED;
+pub(crate) use words::rule as buffer_rule;
 pub(crate) use zero::Zero;
+pub(crate) use zero3::Zero3;
 
 use crate::options::Options;
 use crate::torch::Dtype;
@@ -63,13 +69,20 @@ impl Default for ZeroSizes {
 impl Options {
     /// The type that autocast computes in, where it runs: who gathers parameters casts them instead.
     pub(crate) fn autocast(&self) -> Option<Dtype> {
-        self.precision.autocast().filter(|_| !self.parallel.sharding.is_fsdp() && !self.parallel.sharding.is_zero())
+        self.precision
+            .autocast()
+            .filter(|_| !self.parallel.sharding.is_fsdp() && !self.parallel.sharding.is_zero())
     }
 
     /// The type that parameters are kept in by the precision alone: DeepSpeed has the model itself in the half type.
     pub(crate) fn implied(&self) -> Dtype {
         let half = self.precision.autocast().filter(|_| self.parallel.sharding.is_zero());
         half.unwrap_or(self.precision.weights())
+    }
+
+    /// The type of adapters that are asked for in that type: DeepSpeed casts the whole model.
+    pub(crate) fn adapters(&self, asked: Dtype) -> Dtype {
+        if self.parallel.sharding.is_zero() { self.implied() } else { asked }
     }
 
     /// The type of the partition that DeepSpeed steps: fp32, unless the precision has no fp32 at all

@@ -338,7 +338,7 @@ impl ModuleHooks for Zero {
     }
 
     /// The gradient of the rank's part, in one piece and in the type of the master weights, once its norm is known.
-    fn before_step(&self) {
+    fn before_step(&self, _: usize) {
         let torch = &self.torch;
         let mut running = self.running.borrow_mut();
         if self.offloaded {
@@ -369,7 +369,7 @@ impl ModuleHooks for Zero {
     }
 
     /// The part goes back into the flat buffer, and all ranks get all parts of it.
-    fn after_step(&self) {
+    fn after_step(&self, _: usize) {
         let torch = &self.torch;
         let bytes = self.partition.saturating_mul(self.dtype.width());
         if self.offloaded {
@@ -397,7 +397,7 @@ fn flattened(torch: &Rc<Torch>, parameters: &[&Parameter], numbers: u64, dtype: 
 }
 
 /// The norm of a gradient, taken in fp64 (`get_norm_dtype`, `deepspeed/runtime/zero/utils.py`).
-fn norm_of(torch: &Rc<Torch>, gradient: &Layout, dtype: Dtype) {
+pub(super) fn norm_of(torch: &Rc<Torch>, gradient: &Layout, dtype: Dtype) {
     torch.launch("_to_copy");
     torch.moves(gradient.numel().saturating_mul(dtype.width()));
     let _in_fp64 = torch.empty(gradient.clone(), Dtype::F64);
@@ -405,7 +405,7 @@ fn norm_of(torch: &Rc<Torch>, gradient: &Layout, dtype: Dtype) {
     let _norm = torch.empty(Layout::contiguous(&[]), Dtype::F64);
 }
 
-fn named(tensor: &Tensor, category: Category, name: &'static str) {
+pub(super) fn named(tensor: &Tensor, category: Category, name: &'static str) {
     tensor.relabel(|stored| {
         (stored.category, stored.detail) = (category, None);
         stored.role = Role::Named { name };

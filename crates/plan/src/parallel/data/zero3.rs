@@ -1,0 +1,312 @@
+//! ZeRO 3 as DeepSpeed runs it (`deepspeed/runtime/zero/stage3.py`, `partitioned_param_coordinator.py`, 0.19): a rank has a
+//! part of every parameter. Whole ones come before they are used and ahead of that, in the order of a trace of the step, up
+//! to a number that may be there at once; they go when they will not be used again soon.
+//!
+//! DeepSpeed does so module by module; here a decoder layer comes and goes as one. The trace is whole from the first step on.
+
+use super::communication::buffer;
+use super::fetching::Fetching;
+use super::zero::{named, norm_of};
+use crate::nn::Parameter;
+use crate::options::Options;
+use crate::parallel::Mesh;
+use crate::torch::autograd::{Leaf, on_gradient};
+use crate::torch::cost::Collective;
+use crate::torch::hooks::{Inner, ModuleHooks};
+use crate::torch::tape::Role;
+use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use peakledger_core::{Category, Device};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The optimizer wrapper (`DeepSpeedZeroOptimizer_Stage3`) and what fetches parameters.
+pub(crate) struct Zero3 {
+    torch: Rc<Torch>,
+    ranks: u32,
+    dtype: Dtype,
+    summed_in: Dtype,
+    offloaded: bool,
+    bucket: u64,
+    fetching: Fetching,
+    /// Numbers of each trained parameter's part.
+    parts: Vec<u64>,
+    /// The sub-groups that are stepped one after the other: the parameters of each, and what is stepped.
+    sub_groups: Vec<(Range<usize>, Parameter)>,
+    /// Parts of parameters, the bucket of gradients, parts of gradients: there from the beginning.
+    _buffers: Vec<Tensor>,
+    is_first: Cell<bool>,
+    is_last: Cell<bool>,
+    filling: RefCell<Filling>,
+}
+
+/// The bucket of gradients.
+#[derive(Default)]
+struct Filling {
+    elements: u64,
+    /// Numbers of a bucket as ranks share it out: each gradient padded.
+    padded: u64,
+    parts: Vec<u64>,
+    /// A gradient larger than the bucket.
+    large: Vec<Tensor>,
+}
+
+impl Zero3 {
+    /// Shares out the parameters of a model, and gives with the hooks what the optimizer steps.
+    pub(crate) fn new(
+        torch: &Rc<Torch>,
+        options: &Options,
+        mesh: &Mesh,
+        parameters: Vec<Parameter>,
+    ) -> (Rc<Zero3>, Vec<Parameter>) {
+        let ranks = mesh.dp * mesh.cp;
+        let zero = options.parallel.data.zero;
+        let trained: Vec<Parameter> = parameters.iter().filter(|p| p.leaf.is_some()).cloned().collect();
+        let part = |parameter: &Parameter| parameter.tensor.layout().numel().div_ceil(u64::from(ranks));
+        let parts: Vec<u64> = trained.iter().map(part).collect();
+        let dtype = trained.first().map_or(Dtype::F32, |parameter| parameter.tensor.dtype());
+        let summed_in = options.grad_dtype.unwrap_or(dtype);
+        let offloaded = options.offload.has_optimizer();
+        let on_host = if offloaded { Device::Cpu } else { Device::Gpu };
+        let all = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
+        let place = |device, numbers, dtype, category, name| {
+            let role = Role::Named { name };
+            let kind = (category, None);
+            torch.on(device, || torch.place(Layout::contiguous(&[numbers]), dtype, kind, ModuleId(0), role))
+        };
+        let frozen = parameters.iter().filter(|parameter| parameter.leaf.is_none()).map(part);
+        let frozen = frozen.fold(0, u64::saturating_add);
+        let params_on = if options.offload.parameters { Device::Cpu } else { Device::Gpu };
+        let buffers = vec![
+            place(
+                params_on,
+                all.saturating_add(frozen),
+                dtype,
+                Category::Parameter,
+                "partitioned parameters",
+            ),
+            place(
+                Device::Gpu,
+                zero.reduce_bucket_size,
+                dtype,
+                Category::CommunicationBuffer,
+                "reduce bucket",
+            ),
+            place(on_host, all, summed_in, Category::Gradient, "partitioned gradients"),
+        ];
+        let mut sub_groups = Vec::new();
+        let mut start = 0;
+        let mut numbers = 0u64;
+        for (index, part) in parts.iter().enumerate() {
+            numbers = numbers.saturating_add(*part);
+            if numbers >= zero.sub_group_size || index + 1 == parts.len() {
+                let name = "master weights of a sub-group";
+                let master = place(on_host, numbers, options.stepped_in(), Category::MasterWeight, name);
+                if let Some(first) = trained.get(start) {
+                    sub_groups.push((start..index + 1, first.stepped_as(master)));
+                }
+                (start, numbers) = (index + 1, 0);
+            }
+        }
+        let stepped: Vec<Parameter> = sub_groups.iter().map(|(_, master)| master.clone()).collect();
+        let fetching = Fetching::new(torch, parameters, ranks, zero, params_on);
+        let this = Rc::new(Zero3 {
+            torch: torch.clone(),
+            ranks,
+            dtype,
+            summed_in,
+            offloaded,
+            bucket: zero.reduce_bucket_size,
+            fetching,
+            parts,
+            sub_groups,
+            _buffers: buffers,
+            is_first: Cell::new(true),
+            is_last: Cell::new(true),
+            filling: RefCell::new(Filling::default()),
+        });
+        if offloaded {
+            for (_, master) in &this.sub_groups {
+                let (numbers, dtype) = (master.tensor.layout().numel(), master.tensor.dtype());
+                let name = "gradient of a sub-group";
+                let grad = place(Device::Cpu, numbers, dtype, Category::Gradient, name);
+                if let Some(leaf) = &master.leaf {
+                    *leaf.grad.borrow_mut() = Some(grad);
+                }
+            }
+        }
+        for (index, parameter) in trained.iter().enumerate() {
+            let Some(leaf) = &parameter.leaf else { continue };
+            let zero = Rc::downgrade(&this);
+            leaf.on_grad(move |leaf| {
+                if let Some(zero) = zero.upgrade() {
+                    zero.ready(index, leaf);
+                }
+            });
+        }
+        (this, stepped)
+    }
+
+    /// A gradient goes into the bucket, which is reduced first where it has no room for it
+    /// (`reduce_independent_p_g_buckets_and_remove_grads`).
+    fn ready(&self, index: usize, leaf: &Leaf) {
+        let Some(grad) = leaf.grad.borrow_mut().take() else { return };
+        let mut filling = self.filling.borrow_mut();
+        let numbers = grad.layout().numel();
+        if filling.elements > 0 && filling.elements.saturating_add(numbers) > self.bucket {
+            self.reduce(&mut filling);
+        }
+        if filling.elements.saturating_add(numbers) <= self.bucket {
+            self.torch.launch("copy_");
+            self.torch.moves(grad.bytes().saturating_mul(2));
+        } else {
+            filling.large.push(grad);
+        }
+        let part = self.parts.get(index).copied().unwrap_or(0);
+        filling.elements = filling.elements.saturating_add(numbers);
+        filling.padded = filling.padded.saturating_add(part.saturating_mul(u64::from(self.ranks)));
+        filling.parts.push(part);
+    }
+
+    /// Ranks sum the bucket, each for its parts of it, through a copy that is laid out by ranks
+    /// (`reduce_scatter_coalesced`, `deepspeed/runtime/comm/coalesced_collectives.py`).
+    fn reduce(&self, filling: &mut Filling) {
+        let torch = &self.torch;
+        let Filling { elements, padded, parts, large } = std::mem::take(filling);
+        if elements == 0 {
+            return;
+        }
+        // a gradient alone lies by ranks already, if it needs no padding
+        let by_ranks = (parts.len() > 1 || padded != elements).then(|| {
+            torch.launch("cat");
+            buffer(torch, padded, self.dtype, "gradients by ranks")
+        });
+        torch.launch("_reduce_scatter_base_");
+        let bytes = padded.saturating_mul(self.dtype.width());
+        torch.communicates(Collective::ReduceScatter, bytes, self.ranks);
+        for part in parts {
+            self.keep(part);
+        }
+        drop((by_ranks, large));
+    }
+
+    /// A part of a gradient is kept, or added to what is (`partition_grads`).
+    fn keep(&self, numbers: u64) {
+        let (torch, part) = (&self.torch, Layout::contiguous(&[numbers]));
+        let bytes = numbers.saturating_mul(self.summed_in.width());
+        if self.dtype != self.summed_in {
+            torch.launch("_to_copy");
+            let _raised = torch.empty(part.clone(), self.summed_in);
+        }
+        torch.launch(if self.is_first.get() { "copy_" } else { "add_.Tensor" });
+        if !self.offloaded {
+            return torch.moves(bytes.saturating_mul(2));
+        }
+        if !self.is_first.get() {
+            torch.fetches_from_host(bytes);
+        }
+        torch.sends_to_host(bytes);
+        if self.is_last.get() {
+            let _on_the_card = torch.empty(part.clone(), self.summed_in);
+            norm_of(torch, &part, self.summed_in);
+            let stepped = self.sub_groups.first().map_or(Dtype::F32, |(_, master)| master.tensor.dtype());
+            torch.launch("_to_copy");
+            let _raised = torch.empty(part, stepped);
+            torch.sends_to_host(numbers.saturating_mul(stepped.width()));
+        }
+    }
+}
+
+impl ModuleHooks for Zero3 {
+    fn begin(&self, is_last: bool) {
+        self.is_last.set(is_last);
+    }
+
+    fn enter(&self) {
+        self.fetching.forward(self.fetching.front());
+    }
+
+    fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
+        let unit = self.fetching.layer(layers.start);
+        if layers.start == 0 {
+            self.fetching.release(self.fetching.front());
+        }
+        let this = self.clone();
+        let input = on_gradient(hidden_states.clone(), move || {
+            this.fetching.release(unit);
+            if unit == this.fetching.layer(0) {
+                this.fetching.backward(this.fetching.front());
+            }
+        });
+        self.fetching.forward(unit);
+        let output = run(&input);
+        self.fetching.release(unit);
+        on_gradient(output, move || {
+            if unit + 1 == self.fetching.back() {
+                self.fetching.release(self.fetching.back());
+            }
+            self.fetching.backward(unit);
+        })
+    }
+
+    fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
+        self.fetching.release(self.fetching.back());
+        on_gradient(output, move || self.fetching.backward(self.fetching.back()))
+    }
+
+    fn before_head(&self) {
+        self.fetching.forward(self.fetching.back());
+    }
+
+    fn end(&self) {
+        self.reduce(&mut self.filling.borrow_mut());
+        self.is_first.set(self.is_last.get());
+        self.fetching.reset();
+    }
+
+    fn sub_groups(&self) -> usize {
+        self.sub_groups.len()
+    }
+
+    /// The gradient of a sub-group in one piece and in the type of its master weights.
+    fn before_step(&self, sub_group: usize) {
+        let Some((parameters, master)) = self.sub_groups.get(sub_group).filter(|_| !self.offloaded) else {
+            return;
+        };
+        let torch = &self.torch;
+        if sub_group == 0 {
+            let parts = self.parts.iter().map(|part| Layout::contiguous(&[*part]));
+            parts.for_each(|part| norm_of(torch, &part, self.summed_in));
+        }
+        let numbers = Layout::contiguous(&[master.tensor.layout().numel()]);
+        let whole = |op: &'static str, dtype| {
+            torch.launch(op);
+            let grad = torch.empty(numbers.clone(), dtype);
+            named(&grad, Category::Gradient, "gradient of a sub-group");
+            grad
+        };
+        let stepped = master.tensor.dtype();
+        let side_by_side = (parameters.len() > 1).then(|| whole("cat", self.summed_in));
+        let grad = match side_by_side {
+            Some(side_by_side) if self.summed_in == stepped => side_by_side,
+            _ => whole("_to_copy", stepped),
+        };
+        if let Some(leaf) = &master.leaf {
+            *leaf.grad.borrow_mut() = Some(grad);
+        }
+    }
+
+    /// Its parts go back to the half type.
+    fn after_step(&self, sub_group: usize) {
+        let Some((_, master)) = self.sub_groups.get(sub_group) else { return };
+        self.torch.launch("copy_");
+        if self.offloaded {
+            if !self.fetching.from_host() {
+                self.torch
+                    .fetches_from_host(master.tensor.layout().numel().saturating_mul(self.dtype.width()));
+            }
+        } else if let Some(leaf) = &master.leaf {
+            leaf.grad.borrow_mut().take();
+        }
+    }
+}
