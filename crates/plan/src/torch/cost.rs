@@ -83,8 +83,7 @@ impl Costs {
         let n = u128::from(times);
         let flops = Flops { fp32: n, fp16: n, bf16: n };
         let host = HostBytes { to_host: n, from_host: n };
-        let all =
-            Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host, communicated: n };
+        let all = Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host, communicated: n };
         self.zip(all, u128::saturating_mul)
     }
 
@@ -209,6 +208,8 @@ pub(crate) enum Collective {
     ReduceScatter,
     /// Each has a whole, and all get the sum.
     AllReduce,
+    /// Each has a part for each.
+    AllToAll,
 }
 
 impl Collective {
@@ -217,7 +218,7 @@ impl Collective {
         let (bytes, ranks) = (u128::from(bytes), u128::from(ranks.max(1)));
         let to_all_others = bytes.saturating_mul(ranks - 1) / ranks;
         match self {
-            Collective::AllGather | Collective::ReduceScatter => to_all_others,
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => to_all_others,
             Collective::AllReduce => to_all_others.saturating_mul(2),
         }
     }
