@@ -11,7 +11,7 @@ use crate::options::{HoldOutputs, Options, Recompute};
 use crate::parallel::data::{Ddp, Fsdp, Zero};
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::tensor::TensorParallel;
-use crate::parallel::{Mesh, Sharding, Stack};
+use crate::parallel::{Sharding, Stack};
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
@@ -102,7 +102,7 @@ pub(crate) fn run_recording(
     let parameters = count(&build.parameters);
     let mut built = std::mem::take(&mut build.parameters);
     let mut shards = None;
-    let mesh = Mesh::of(&options.parallel)?;
+    let mesh = options.mesh()?;
     if options.parallel.sharding.is_fsdp() {
         let (fsdp, shards) = Fsdp::new(&torch, options, &mesh, built)?;
         *torch.module_hooks.borrow_mut() = Some(fsdp);
