@@ -52,7 +52,8 @@ pub(crate) struct StepArgs {
     /// How the experts of a layer are run: by one grouped product, or one after the other [default: grouped_mm]
     #[arg(long, value_enum, value_name = "KIND")]
     experts: Option<ExpertsArg>,
-    /// The load of the busiest expert over the mean, as eager experts feel it (1 + MaxVio) [default: 1]
+    /// The load of the busiest expert over the mean, as eager experts feel it (1 + MaxVio); with --ep, the rows that the
+    /// rank's experts receive over those that it sends [default: 1]
     #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = usage::imbalance)]
     expert_imbalance: Option<f64>,
     /// What is computed again in backward instead of kept: none, full, every:N for a checkpoint per N layers, layers:SET for
@@ -186,7 +187,8 @@ impl StepArgs {
             return Err(problem.mend("leave it out, or add `--offload activations`"));
         }
         let eager_experts = self.experts.is_some_and(Into::into);
-        if self.expert_imbalance.is_some() && !eager_experts {
+        let spread_experts = self.parallel.parallel().ep > 1;
+        if self.expert_imbalance.is_some() && !eager_experts && !spread_experts {
             let problem = Problem::in_option(
                 "--expert-imbalance",
                 "a grouped product is the same however rows are spread",
@@ -217,6 +219,10 @@ impl StepArgs {
                 true => Experts::Eager { imbalance: self.expert_imbalance.unwrap_or(1.0) },
                 false => default.experts,
             },
+            rank_imbalance: self
+                .expert_imbalance
+                .filter(|_| spread_experts)
+                .unwrap_or(default.rank_imbalance),
             recompute,
             offload,
             offload_layers: self.offload_layers,

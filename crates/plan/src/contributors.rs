@@ -44,6 +44,7 @@ enum Kind {
     Activations(&'static str),
     Temporaries(&'static str),
     OptimizerTemporaries(&'static str),
+    CommunicationBuffers(&'static str),
 }
 
 struct Group {
@@ -136,6 +137,7 @@ fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
         (Category::CommunicationBuffer, Role::Named { name }) => Kind::Communication(name),
         (Category::MasterWeight, _) => Kind::MasterWeights,
         (Category::Gradient, _) => Kind::Gradients,
+        (Category::CommunicationBuffer, _) => Kind::CommunicationBuffers(collective_name(op)),
         (Category::OptimizerState, Role::Of { state, .. }) => Kind::State(state),
         (_, _) if stored.copied_for == Some(CopiedFor::Autocast) => Kind::AutocastCopies(dtype),
         (Category::Activation, _) if stored.copied_for == Some(CopiedFor::Adapter) => {
@@ -213,6 +215,7 @@ fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> Stri
             format!("activations{layers} · {part}{passing}")
         }
         Kind::Temporaries(part) => format!("backward temporaries{layers} · {part}"),
+        Kind::CommunicationBuffers(what) => format!("communication buffers · {what}"),
         Kind::OptimizerTemporaries(FOREACH) => "foreach temporary".to_owned(),
         Kind::OptimizerTemporaries(op) => format!("optimizer temporary · {op}"),
     }
@@ -220,6 +223,17 @@ fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> Stri
 
 /// How the ops over lists of tensors begin, which share a name.
 const FOREACH: &str = "_foreach_";
+
+/// What ranks do together through a buffer that this op made.
+fn collective_name(op: &'static str) -> &'static str {
+    match op {
+        "_c10d_functional.all_gather_into_tensor" => "all-gather",
+        "_c10d_functional.all_to_all_single" => "all-to-all",
+        // parts in the order of the ranks, about to be summed
+        "cat" => "reduce-scatter",
+        other => other,
+    }
+}
 
 fn optimizer_name(op: &'static str) -> &'static str {
     if op.starts_with(FOREACH) { FOREACH } else { op }

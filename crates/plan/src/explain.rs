@@ -309,6 +309,10 @@ impl<'a> Study<'a> {
             (Category::OptimizerState, _, _) => {
                 plain("made by the optimizer's first step, kept from then on")
             }
+            (Category::CommunicationBuffer, _, _) => (
+                "what ranks send to each other, in the order of the ranks".to_owned(),
+                Some("torch/distributed/tensor/placement_types.py"),
+            ),
             (_, Role::Input { .. }, _) => plain("the batch, on the device from the start of the step"),
             _ if stored.copied_for == Some(CopiedFor::Autocast) => {
                 plain("autocast's copy of a parameter, kept until the region ends")

@@ -40,6 +40,9 @@ impl Plan {
         if self.architecture.shape.num_experts > 0 {
             list.push(("experts", self.experts()));
         }
+        if let Some(parallel) = self.model_parallel() {
+            list.push(("parallel", parallel));
+        }
         let config = [
             ("left out, so the family's default", &self.architecture.defaults),
             ("not planned", &self.architecture.not_planned),
@@ -131,6 +134,38 @@ impl Plan {
             }
         };
         format!("transformers 5.24 modules ({modules}) on torch 2.15, {trained}")
+    }
+
+    /// How the model is split over ranks, and whose way of doing it that is.
+    fn model_parallel(&self) -> Option<String> {
+        let mesh = self.options.mesh().ok()?;
+        let (tp, ep) = (mesh.tp, mesh.ep);
+        let mut said = Vec::new();
+        if self.options.parallel.sp {
+            said.push(format!(
+                "tensor parallel over {tp} ranks with what lies between the matrices split by sequence: torch's styles as \
+                 torchtitan's parallelize_llama combines them, on transformers' modules, position_ids passed in \
+                 (transformers has no such plan); the logits are gathered before the loss"
+            ));
+        } else if tp > 1 {
+            said.push(format!(
+                "tensor parallel over {tp} ranks by the family's tp_plan, on DTensors \
+                 (transformers/distributed/tensor_parallel.py): what the plan names is shared out, norms are not, each \
+                 colwise module sums its input's gradient by itself, the logits are gathered before the loss, and every rank \
+                 makes the whole gradient of the embedding"
+            ));
+        }
+        if ep > 1 {
+            let rows = match self.options.rank_imbalance == 1.0 {
+                true => "as many rows as it sends".to_owned(),
+                false => format!("{} times the rows that it sends", self.options.rank_imbalance),
+            };
+            said.push(format!(
+                "whole experts spread over {ep} ranks, tokens sent to them and back (AllToAllEP, \
+                 transformers/distributed/expert_parallel.py); this rank receives {rows}"
+            ));
+        }
+        (!said.is_empty()).then(|| said.join("; "))
     }
 
     fn experts(&self) -> String {

@@ -2,7 +2,7 @@
 
 use crate::Layers;
 use crate::config::Shape;
-use crate::parallel::{Mesh, Parallel, Schedule, Stack};
+use crate::parallel::{Mesh, Parallel, Schedule, Sharding, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -34,6 +34,8 @@ pub struct Options {
     pub expand_kv: bool,
     /// How the experts of a layer are run.
     pub experts: Experts,
+    /// With expert parallel, the rows that this rank's experts receive over those that it sends; 1 is evenly spread.
+    pub rank_imbalance: f64,
     /// What is computed again in backward.
     pub recompute: Recompute,
     /// What waits on the host while the device does not need it.
@@ -89,6 +91,7 @@ impl Default for Options {
             padded: false,
             expand_kv: false,
             experts: Experts::GroupedMm,
+            rank_imbalance: 1.0,
             recompute: Recompute::None,
             offload: Offload::default(),
             offload_layers: None,
@@ -299,19 +302,38 @@ impl Options {
 }
 
 impl Options {
+    /// The world. Transformers splits the matrices of experts as all others are, or not at all where whole experts are
+    /// spread (`TransformersDeviceMesh`, `transformers/distributed/utils.py`).
+    pub(crate) fn mesh(&self) -> Result<Mesh, Problem> {
+        let whole_experts = self.stack == Stack::Transformers && self.parallel.ep > 1;
+        let etp = self.parallel.etp.or(whole_experts.then_some(1));
+        Mesh::of(&Parallel { etp, ..self.parallel.clone() })
+    }
+
     /// Checks what a step that is spread over GPUs cannot be, and refuses what is not planned yet.
     fn check_parallel(&self) -> Result<(), Problem> {
         let parallel = &self.parallel;
-        let mesh = Mesh::of(parallel)?;
+        let mesh = self.mesh()?;
+        if parallel.sp && mesh.tp == 1 {
+            let cause = "the sequence is split among the ranks of --tp, and there is one";
+            return Err(Problem::in_option("--sp", cause).mend("add --tp, or leave it out"));
+        }
+        let sharded = mesh.dp > 1 || parallel.sharding != Sharding::Replicated;
+        if sharded && (mesh.tp > 1 || mesh.ep > 1) {
+            let option = if mesh.dp > 1 { "--dp" } else { "--fsdp" };
+            let cause = "data parallel is not planned yet beside tensor or expert parallel";
+            return Err(Problem::in_option(option, cause).mend("leave one of them out"));
+        }
+        let other_stack = self.stack != Stack::Transformers;
         let not_yet = [
-            ("--tp", mesh.tp > 1),
-            ("--sp", parallel.sp),
+            ("--tp", mesh.tp > 1 && other_stack),
+            ("--sp", parallel.sp && other_stack),
             ("--pp", mesh.pp > 1),
             ("--schedule", parallel.schedule != Schedule::default()),
             ("--virtual-stages", parallel.virtual_stages > 1),
             ("--cp", mesh.cp > 1),
-            ("--ep", mesh.ep > 1),
-            ("--etp", mesh.etp > 1),
+            ("--ep", mesh.ep > 1 && other_stack),
+            ("--etp", mesh.etp > 1 && other_stack),
             ("--stack", self.stack != Stack::default()),
         ];
         self.check_data_parallel(&mesh)?;

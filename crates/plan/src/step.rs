@@ -9,7 +9,9 @@ use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
 use crate::parallel::data::{Ddp, Fsdp, Zero, Zero3};
-use crate::parallel::{Mesh, Sharding, Stack};
+use crate::parallel::experts::ExpertParallel;
+use crate::parallel::tensor::TensorParallel;
+use crate::parallel::{Sharding, Stack};
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
@@ -73,6 +75,8 @@ pub(crate) fn run_recording(
     let torch = Torch::new(ops, options.capability);
     torch.facts.replace(facts);
     let mut build = Builder::new(torch.clone(), options);
+    build.tensor = TensorParallel::of(arch, options)?;
+    build.expert_parallel = ExpertParallel::of(arch, options)?;
     let run = Run {
         attend: Attend::choose(&arch.shape, options),
         recompute: options.recompute,
@@ -98,7 +102,7 @@ pub(crate) fn run_recording(
     let parameters = count(&build.parameters);
     let mut built = std::mem::take(&mut build.parameters);
     let mut shards = None;
-    let mesh = Mesh::of(&options.parallel)?;
+    let mesh = options.mesh()?;
     if options.parallel.sharding.is_fsdp() {
         let (fsdp, shards) = Fsdp::new(&torch, options, &mesh, built)?;
         *torch.module_hooks.borrow_mut() = Some(fsdp);
@@ -161,14 +165,18 @@ fn host_parameters(torch: &Torch, parameters: &[Parameter]) -> Vec<HostParameter
 /// Places a micro-batch on the device.
 fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
     let input = |name| {
-        let layout = Layout::contiguous(&[options.micro_batch_size, seq_len]);
+        // positions are the same in every row
+        let rows = if name == "position_ids" { 1 } else { options.micro_batch_size };
+        let layout = Layout::contiguous(&[rows, seq_len]);
         let kind = (Category::Activation, Some(Detail::Input));
         let tensor = torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Input { name, micro_batch });
         tensor.relabel(|stored| stored.tracked = NEVER);
         tensor
     };
     let attention_mask = options.padded.then(|| input("attention_mask"));
-    Batch { input_ids: input("input_ids"), attention_mask, labels: input("labels") }
+    // a model whose hidden states are split by sequence would count those of its part
+    let position_ids = options.parallel.sp.then(|| input("position_ids"));
+    Batch { input_ids: input("input_ids"), attention_mask, position_ids, labels: input("labels") }
 }
 
 /// What a loop that keeps the model's output keeps: the logits, and by their graph the leaves with their gradients and

@@ -5,7 +5,7 @@
 //! `Float16OptimizerWithFloat16Params` keeps them); or copies on the host (torchao's `CPUOffloadOptimizer`).
 
 use crate::nn::Parameter;
-use crate::optim::{GradScaler, Optimizer, clip_grad_norm, shared_out};
+use crate::optim::{GradScaler, Optimizer, by_mesh, clip_grad_norm, shared_out};
 use crate::options::{OptimizerImpl, OptimizerKind, Options};
 use crate::torch::offload::host_gradient;
 use crate::torch::tape::Role;
@@ -93,10 +93,11 @@ impl<'a> Update<'a> {
         }
         for (device, parameters) in self.by_device(alone) {
             self.torch.on(device, || {
+                let groups = by_mesh(&parameters);
                 if self.options.clip_grad_norm && !self.options.parallel.sharding.is_zero() {
-                    clip_grad_norm(&parameters);
+                    clip_grad_norm(&groups);
                 }
-                for (kind, parameters) in shared_out(&parameters) {
+                for (kind, parameters) in groups.iter().flat_map(|group| shared_out(group)) {
                     let mut optimizer = self.optimizer(device, kind);
                     self.torch.once(|| optimizer.make_state(&parameters));
                     optimizer.step(&parameters);

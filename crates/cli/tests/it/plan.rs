@@ -867,6 +867,32 @@ fn steps_that_cannot_be() {
 }
 
 #[test]
+fn a_model_that_is_split_says_whose_way_it_is() {
+    let bench = Bench::new();
+    let parallel = |model: &str, options: &str| {
+        let answer =
+            answer_json(&bench, &format!("plan {model} --precision bf16 --batch 1 --seq 64 {options}"));
+        text(&answer["assumptions"]["parallel"]).to_owned()
+    };
+    assert!(
+        parallel("llama-3.2-1b", "--tp 4").contains("tensor parallel over 4 ranks by the family's tp_plan")
+    );
+    assert!(
+        parallel("llama-3.2-1b", "--tp 4 --sp").contains("as torchtitan's parallelize_llama combines them")
+    );
+    let experts = parallel("mixtral-8x7b", "--tp 2 --ep 2 --expert-imbalance 1.5");
+    assert!(experts.contains("whole experts spread over 2 ranks"), "{experts}");
+    assert!(experts.contains("receives 1.5 times the rows that it sends"), "{experts}");
+    let said = bench.refusal("plan llama-3.2-1b --tp 16");
+    assert!(said.contains("8 key-value heads / tp 16 = 0 and 8 over"), "{said}");
+    let said = bench.refusal("plan mixtral-8x7b --tp 2 --ep 2 --etp 2");
+    assert!(
+        said.contains("with --ep transformers keeps experts whole") || said.contains("no multiple of etp"),
+        "{said}"
+    );
+}
+
+#[test]
 fn experts_one_after_the_other() {
     let bench = Bench::new();
     let plan = |options: &str| {

@@ -5,6 +5,7 @@ use super::decoder::Context;
 use crate::config::Shape;
 use crate::nn::{Builder, Linear};
 use crate::options::{Attention, Options};
+use crate::parallel::tensor::{Split, Style};
 use crate::torch::ops::SdpaKernel;
 use crate::torch::{ModuleId, Tensor, ops};
 
@@ -79,6 +80,7 @@ pub(crate) struct SelfAttention {
     pub(crate) head_dim: u64,
     scores: Scores,
     attend: Attend,
+    gathers: Option<Split>,
 }
 
 impl SelfAttention {
@@ -102,7 +104,13 @@ impl SelfAttention {
             head_dim: shape.head_dim,
             scores: Scores { dropout: shape.attention_dropout, softcap },
             attend,
+            gathers: gathers(build, module),
         }
+    }
+
+    /// What its modules are given of the hidden states.
+    pub(crate) fn input(&self, hidden_states: &Tensor) -> Tensor {
+        self.gathers.map_or_else(|| hidden_states.clone(), |split| split.gathered(hidden_states))
     }
 
     /// The attended states, projected, and the attention weights where they are made.
@@ -111,6 +119,11 @@ impl SelfAttention {
         let merged = merge_heads(attended);
         (self.o_proj.forward(&merged), weights)
     }
+}
+
+/// Whether a module is given the whole of what ranks have parts of, of the sequence.
+pub(crate) fn gathers(build: &Builder, module: ModuleId) -> Option<Split> {
+    build.split(module).filter(|split| split.style == Style::Gathered)
 }
 
 /// How wide all queries of a token are together, and all keys.

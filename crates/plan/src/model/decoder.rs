@@ -110,7 +110,7 @@ impl Decoder {
         let sliding_names = ["sliding_attention_inv_freq", "sliding_attention_original_inv_freq"];
         let sliding_rotary = own_tables.then(|| tables(build, sliding_names));
         let lm_head = if shape.tie_word_embeddings {
-            Linear::tied(build, root, "lm_head", &embed_tokens.weight)
+            Linear::tied(build, root, "lm_head", &embed_tokens.weight, shape.vocab_size)
         } else {
             Linear::new(build, root, "lm_head", (shape.hidden_size, shape.vocab_size), false)
         };
@@ -132,11 +132,11 @@ impl Decoder {
 
     fn embed(&self, input_ids: &Tensor) -> Tensor {
         let module = self.embed_tokens.module;
-        let mut embedded = self.embed_tokens.forward(input_ids);
-        if let Some(scale) = &self.embed_scale {
-            let scaled = || ops::mul(&embedded, ops::to(scale, self.embed_tokens.weight.dtype()));
-            embedded = input_ids.torch().inside(module, scaled);
-        }
+        let scaled = |embedded: Tensor| match &self.embed_scale {
+            None => embedded,
+            Some(scale) => ops::mul(&embedded, ops::to(scale, self.embed_tokens.weight.dtype())),
+        };
+        let embedded = self.embed_tokens.forward_then(input_ids, scaled);
         self.run.input(embedded, module)
     }
 }
@@ -147,7 +147,10 @@ impl Model for Decoder {
         let torch = input_ids.torch();
         torch.inside(self.model, || {
             let inputs_embeds = self.embed(input_ids);
-            let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
+            let position_ids = match &batch.position_ids {
+                Some(passed) => passed.clone(),
+                None => ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0),
+            };
             let masks = Masks::new(self.run.attend, self.window.as_ref(), batch, inputs_embeds.dtype());
             let hidden_states = ops::dropout(&inputs_embeds, self.around.embedding_dropout);
             let dtype = self.around.rotary_dtype.unwrap_or(hidden_states.dtype());

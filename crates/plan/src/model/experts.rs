@@ -5,10 +5,13 @@
 //! are, not on where they go. By `eager` the experts run one after the other, each over its own tokens (`…Experts.forward`
 //! of the modeling files), and the gradient of each is as large as that of all of them.
 
+use super::dispatch::dispatched;
 use super::mlp::activate;
 use crate::config::{Activation, Reader, Shape};
-use crate::nn::Builder;
+use crate::nn::{Builder, Spread};
 use crate::options::Experts as Way;
+use crate::parallel::experts::ExpertParallel;
+use crate::parallel::tensor::Split;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 use peakledger_input::Problem;
 
@@ -54,14 +57,23 @@ impl Routed {
     }
 }
 
-/// `…Experts`: `gate_up_proj` `[experts, 2 · intermediate, hidden]` and `down_proj` `[experts, hidden, intermediate]`.
+/// `gate_up_proj` `[experts, 2 · intermediate, hidden]` and `down_proj` `[experts, hidden, intermediate]`.
+struct Weights {
+    gate_up_proj: Tensor,
+    down_proj: Tensor,
+}
+
+/// `…Experts`.
 pub(super) struct Experts {
     module: ModuleId,
     act_fn: ModuleId,
-    gate_up_proj: Tensor,
-    down_proj: Tensor,
+    weights: Weights,
     activation: Activation,
     way: Way,
+    /// How every expert is split among tensor parallel ranks, if they are.
+    split: Option<Split>,
+    /// How experts are spread over ranks, if they are.
+    spread: Option<ExpertParallel>,
 }
 
 impl Experts {
@@ -69,12 +81,28 @@ impl Experts {
         let module = build.module(parent, "experts");
         build.stays_whole("an expert's weight");
         let (experts, inner, hidden) = (routed.num_experts, routed.intermediate_size, shape.hidden_size);
-        let gate_up = [experts, inner.saturating_mul(2), hidden];
+        let spread = build.expert_parallel;
+        let split = build.split(module).filter(|_| spread.is_none());
+        let part = split.map_or(inner, |split| split.group.part(inner));
+        let here = spread.map_or(experts, |spread| spread.group.part(experts));
+        let among = match (split, spread) {
+            (_, Some(_)) => Spread::Experts,
+            (Some(_), None) => Spread::Tensor,
+            (None, None) => Spread::None,
+        };
+        let mut weight = |name, sizes: [u64; 3], whole: u64| {
+            build.part((module, name), &sizes, experts.saturating_mul(whole), among)
+        };
+        let of_down = inner.saturating_mul(hidden);
+        let gate_up_proj =
+            weight("gate_up_proj", [here, part.saturating_mul(2), hidden], of_down.saturating_mul(2));
+        let down_proj = weight("down_proj", [here, hidden, part], of_down);
         Experts {
             module,
             act_fn: build.module(module, "act_fn"),
-            gate_up_proj: build.parameter(module, "gate_up_proj", &gate_up),
-            down_proj: build.parameter(module, "down_proj", &[experts, hidden, inner]),
+            weights: Weights { gate_up_proj, down_proj },
+            split,
+            spread,
             activation: routed.hidden_act,
             way: build.experts,
         }
@@ -86,13 +114,45 @@ impl Experts {
         top_k_index: &Tensor,
         top_k_weights: &Tensor,
     ) -> Tensor {
-        hidden_states.torch().inside(self.module, || match self.way {
-            Way::GroupedMm => self.grouped_mm(hidden_states, top_k_index, top_k_weights),
-            Way::Eager { imbalance } => self.eager(hidden_states, top_k_index, top_k_weights, imbalance),
+        let torch = hidden_states.torch();
+        torch.inside(self.module, || match (self.spread, self.split) {
+            (Some(spread), _) => {
+                let weights = self.local_weights();
+                let inputs = [hidden_states, top_k_index, top_k_weights];
+                dispatched(spread, weights.gate_up_proj.size(0), inputs, |inputs| {
+                    self.grouped_mm(&weights, inputs)
+                })
+            }
+            // each rank runs its part of every expert over all tokens (`MoeExpertsParallel`)
+            (None, Some(Split { group, .. })) => {
+                let hidden_states = ops::gradient_reduced_in_place(hidden_states, group);
+                let top_k_weights = ops::gradient_reduced_in_place(top_k_weights, group);
+                let inputs = [&hidden_states, top_k_index, &top_k_weights];
+                ops::all_reduce_in_place(self.run(&self.local_weights(), inputs), group)
+            }
+            (None, None) => self.run(&self.weights, [hidden_states, top_k_index, top_k_weights]),
         })
     }
 
-    fn grouped_mm(&self, hidden_states: &Tensor, top_k_index: &Tensor, top_k_weights: &Tensor) -> Tensor {
+    /// The weights of DTensors as the tensors that they are on this rank (`_use_local_dtensor_params`): their gradients
+    /// meet there.
+    fn local_weights(&self) -> Weights {
+        let Weights { gate_up_proj, down_proj } = &self.weights;
+        Weights { gate_up_proj: ops::from_local(gate_up_proj), down_proj: ops::from_local(down_proj) }
+    }
+
+    fn run(&self, weights: &Weights, inputs: [&Tensor; 3]) -> Tensor {
+        match self.way {
+            Way::GroupedMm => self.grouped_mm(weights, inputs),
+            Way::Eager { imbalance } => self.eager(weights, inputs, imbalance),
+        }
+    }
+
+    fn grouped_mm(
+        &self,
+        weights: &Weights,
+        [hidden_states, top_k_index, top_k_weights]: [&Tensor; 3],
+    ) -> Tensor {
         let (tokens, top_k) = (top_k_index.size(0), top_k_index.size(1));
         let selected = tokens.saturating_mul(top_k);
         let sample_weights = ops::reshape(top_k_weights, &[selected]);
@@ -102,12 +162,24 @@ impl Experts {
         let hidden_of_selected = ops::index(hidden_states, &[&ops::floor_divide(&permutation)]);
         let sample_weights = ops::index(&sample_weights, &[&permutation]);
         let histogram_input = ops::to_copy(&expert_ids, Dtype::Int32);
-        let tokens_per_expert = ops::histc(&histogram_input, self.gate_up_proj.size(0));
+        let tokens_per_expert = ops::histc(&histogram_input, weights.gate_up_proj.size(0));
         let offsets = ops::cumsum(&tokens_per_expert);
+        // rows of experts that are elsewhere, of which there are none where tokens were sent to their experts
+        let elsewhere = self.spread.map(|_| ops::at_least(&expert_ids));
 
-        let mut projected = ops::grouped_mm(&hidden_of_selected, &self.gate_up_proj, &offsets);
+        let hidden_of_selected = match &elsewhere {
+            None => hidden_of_selected,
+            Some(mask) => ops::masked_fill_in_place(&hidden_of_selected, mask),
+        };
+        let mut projected = ops::grouped_mm(&hidden_of_selected, &weights.gate_up_proj, &offsets);
+        if let Some(mask) = &elsewhere {
+            projected = ops::masked_fill(&projected, mask);
+        }
         projected = self.apply_gate(&projected);
-        projected = ops::grouped_mm(&projected, &self.down_proj, &offsets);
+        projected = ops::grouped_mm(&projected, &weights.down_proj, &offsets);
+        if let Some(mask) = &elsewhere {
+            projected = ops::masked_fill(&projected, mask);
+        }
 
         let mut weighted = ops::mul(&projected, ops::unsqueeze(&sample_weights, 1));
         let inverse = ops::inverse_permutation(&permutation);
@@ -129,13 +201,12 @@ impl Experts {
 
     fn eager(
         &self,
-        hidden_states: &Tensor,
-        top_k_index: &Tensor,
-        top_k_weights: &Tensor,
+        weights: &Weights,
+        [hidden_states, top_k_index, top_k_weights]: [&Tensor; 3],
         imbalance: f64,
     ) -> Tensor {
         let torch = hidden_states.torch();
-        let experts = self.gate_up_proj.size(0);
+        let experts = weights.gate_up_proj.size(0);
         let mut hit = rows_of_experts([top_k_index.size(0), top_k_index.size(1)], experts, imbalance);
         hit.retain(|rows| *rows > 0);
 
@@ -154,14 +225,14 @@ impl Experts {
             let found = ops::nonzero(&expert_mask, rows);
             let token_idx = token_idx.insert(found);
             let current_state = current_state.insert(ops::index(hidden_states, &[token_idx]));
-            let projected = ops::linear(&*current_state, &ops::select(&self.gate_up_proj), None);
+            let projected = ops::linear(&*current_state, &ops::select(&weights.gate_up_proj), None);
             let half = projected.size(1) / 2;
             let [gate, up] = gate_up.insert(ops::split_last(&projected, [half, half]));
             drop(projected);
             let gated = ops::mul(self.activated(gate.clone()), &*up);
             _current_hidden_states = None;
             let mut current = gated;
-            current = ops::linear(&current, &ops::select(&self.down_proj), None);
+            current = ops::linear(&current, &ops::select(&weights.down_proj), None);
             current =
                 ops::mul(&current, ops::index(ops::unsqueeze(top_k_weights, 2), &[token_idx, token_idx]));
             let source = ops::to(&current, final_hidden_states.dtype());

@@ -56,7 +56,7 @@ impl Blueprint for Gpt2 {
         let blocks = blocks.collect();
         let ln_f = Norm::new(build, transformer, "ln_f", NormKind::Layer, hidden);
         let lm_head = if shape.tie_word_embeddings {
-            Linear::tied(build, root, "lm_head", &wte.weight)
+            Linear::tied(build, root, "lm_head", &wte.weight, shape.vocab_size)
         } else {
             Linear::new(build, root, "lm_head", (hidden, shape.vocab_size), false)
         };

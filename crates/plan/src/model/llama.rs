@@ -167,7 +167,7 @@ impl Layer for LlamaLayer {
 /// The MLP of a layer: one, or experts.
 enum Mlp {
     Gated(Box<GatedMlp>),
-    Sparse(SparseMoeBlock),
+    Sparse(Box<SparseMoeBlock>),
 }
 
 impl Mlp {
@@ -177,7 +177,7 @@ impl Mlp {
             None => {
                 Mlp::Gated(Box::new(GatedMlp::new(build, parent, sizes, llama.hidden_act, llama.mlp_bias)))
             }
-            Some(moe) => Mlp::Sparse(SparseMoeBlock::new(build, parent, shape, moe)),
+            Some(moe) => Mlp::Sparse(Box::new(SparseMoeBlock::new(build, parent, shape, moe))),
         }
     }
 
@@ -207,6 +207,7 @@ impl Attention {
     fn forward(&self, hidden_states: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
         let base = &self.base;
         hidden_states.torch().inside(base.module, || {
+            let hidden_states = &base.input(hidden_states);
             let (mut query, mut key);
             match &self.qk_norm {
                 None => {

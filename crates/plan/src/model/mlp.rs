@@ -1,7 +1,9 @@
 //! The gated MLP that most families share (`LlamaMLP` and its copies).
 
+use super::attention::gathers;
 use crate::config::Activation;
 use crate::nn::{Builder, Linear};
+use crate::parallel::tensor::Split;
 use crate::torch::{ModuleId, Tensor, ops};
 
 /// `down(act(gate(x)) * up(x))`.
@@ -12,6 +14,7 @@ pub(crate) struct GatedMlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
+    gathers: Option<Split>,
 }
 
 impl GatedMlp {
@@ -42,12 +45,14 @@ impl GatedMlp {
             gate_proj: Linear::new(build, module, "gate_proj", (hidden, inner), bias),
             up_proj: Linear::new(build, module, "up_proj", (hidden, inner), bias),
             down_proj: Linear::new(build, module, "down_proj", (inner, hidden), bias),
+            gathers: gathers(build, module),
         }
     }
 
     pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
         let torch = x.torch();
         torch.inside(self.module, || {
+            let x = &self.gathers.map_or_else(|| x.clone(), |split| split.gathered(x));
             let gate = self.gate_proj.forward(x);
             let gate = torch.inside(self.act_fn, move || activate(self.activation, gate));
             let up = self.up_proj.forward(x);

@@ -7,6 +7,7 @@ pub(crate) mod attention;
 pub(crate) mod decoder;
 mod deepseek_moe;
 mod deepseek_v3;
+mod dispatch;
 mod experts;
 mod gemma;
 mod gpt2;
@@ -27,6 +28,7 @@ use crate::Layers;
 use crate::config::{Architecture, Reader, Shape};
 use crate::nn::{Builder, Linear, count};
 use crate::options::{Options, Recompute};
+use crate::parallel::tensor::{self, TpPlan};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::checkpoint::checkpoint;
 use crate::torch::offload::ActivationOffload;
@@ -43,6 +45,8 @@ pub struct Family {
     /// The transformers file whose modules are mirrored.
     pub modules: &'static str,
     pub(crate) read: Read,
+    /// How its modules are split among tensor parallel ranks; nothing where transformers has no plan for it.
+    pub(crate) tp_plan: Option<TpPlan>,
 }
 
 /// What a family makes of its config.json.
@@ -50,19 +54,74 @@ type Read = fn(&mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem>;
 
 /// The model families known.
 pub const FAMILIES: [Family; 13] = [
-    Family { model_type: "llama", modules: "modeling_llama.py", read: llama::read_llama },
-    Family { model_type: "mistral", modules: "modeling_mistral.py", read: llama::read_mistral },
-    Family { model_type: "qwen2", modules: "modeling_qwen2.py", read: llama::read_qwen2 },
-    Family { model_type: "qwen3", modules: "modeling_qwen3.py", read: llama::read_qwen3 },
-    Family { model_type: "gemma2", modules: "modeling_gemma2.py", read: gemma::read_gemma2 },
-    Family { model_type: "gemma3_text", modules: "modeling_gemma3.py", read: gemma::read_gemma3 },
-    Family { model_type: "phi3", modules: "modeling_phi3.py", read: phi3::read },
-    Family { model_type: "olmo2", modules: "modeling_olmo2.py", read: olmo2::read },
-    Family { model_type: "gpt_neox", modules: "modeling_gpt_neox.py", read: gpt_neox::read },
-    Family { model_type: "gpt2", modules: "modeling_gpt2.py", read: gpt2::read },
-    Family { model_type: "mixtral", modules: "modeling_mixtral.py", read: mixtral::read },
-    Family { model_type: "qwen3_moe", modules: "modeling_qwen3_moe.py", read: qwen3_moe::read },
-    Family { model_type: "deepseek_v3", modules: "modeling_deepseek_v3.py", read: deepseek_v3::read },
+    Family {
+        model_type: "llama",
+        modules: "modeling_llama.py",
+        read: llama::read_llama,
+        tp_plan: Some(tensor::LLAMA),
+    },
+    Family {
+        model_type: "mistral",
+        modules: "modeling_mistral.py",
+        read: llama::read_mistral,
+        tp_plan: Some(tensor::LLAMA),
+    },
+    Family {
+        model_type: "qwen2",
+        modules: "modeling_qwen2.py",
+        read: llama::read_qwen2,
+        tp_plan: Some(tensor::LLAMA),
+    },
+    Family {
+        model_type: "qwen3",
+        modules: "modeling_qwen3.py",
+        read: llama::read_qwen3,
+        tp_plan: Some(tensor::QWEN3),
+    },
+    Family {
+        model_type: "gemma2",
+        modules: "modeling_gemma2.py",
+        read: gemma::read_gemma2,
+        tp_plan: Some(tensor::LLAMA),
+    },
+    Family {
+        model_type: "gemma3_text",
+        modules: "modeling_gemma3.py",
+        read: gemma::read_gemma3,
+        tp_plan: Some(tensor::QWEN3),
+    },
+    Family { model_type: "phi3", modules: "modeling_phi3.py", read: phi3::read, tp_plan: Some(tensor::PHI3) },
+    Family {
+        model_type: "olmo2",
+        modules: "modeling_olmo2.py",
+        read: olmo2::read,
+        tp_plan: Some(tensor::OLMO2),
+    },
+    Family {
+        model_type: "gpt_neox",
+        modules: "modeling_gpt_neox.py",
+        read: gpt_neox::read,
+        tp_plan: Some(tensor::GPT_NEOX),
+    },
+    Family { model_type: "gpt2", modules: "modeling_gpt2.py", read: gpt2::read, tp_plan: None },
+    Family {
+        model_type: "mixtral",
+        modules: "modeling_mixtral.py",
+        read: mixtral::read,
+        tp_plan: Some(tensor::MIXTRAL),
+    },
+    Family {
+        model_type: "qwen3_moe",
+        modules: "modeling_qwen3_moe.py",
+        read: qwen3_moe::read,
+        tp_plan: Some(tensor::QWEN3_MOE),
+    },
+    Family {
+        model_type: "deepseek_v3",
+        modules: "modeling_deepseek_v3.py",
+        read: deepseek_v3::read,
+        tp_plan: Some(tensor::DEEPSEEK_V3),
+    },
 ];
 
 /// How a family builds its model.
@@ -163,6 +222,8 @@ pub(crate) struct Batch {
     pub(crate) input_ids: Tensor,
     /// `[b, s]`, where rows are padded.
     pub(crate) attention_mask: Option<Tensor>,
+    /// `[1, s]`, where the model is passed the positions.
+    pub(crate) position_ids: Option<Tensor>,
     /// `[b, s]`
     pub(crate) labels: Tensor,
 }

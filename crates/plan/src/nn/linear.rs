@@ -1,7 +1,8 @@
 //! `nn.Linear`.
 
-use super::{Adapter, Base, Builder, HEAD, Weight4bit, Weight8bit};
+use super::{Adapter, Base, Builder, HEAD, Spread, Weight4bit, Weight8bit};
 use crate::options::Quantize;
+use crate::parallel::tensor::Split;
 use crate::torch::{ModuleId, Tensor, ops};
 use std::borrow::Borrow;
 
@@ -11,6 +12,8 @@ pub(crate) struct Linear {
     weight: Weight,
     bias: Option<Tensor>,
     adapter: Option<Adapter>,
+    /// How it is split among tensor parallel ranks, and how many outputs it has on all of them.
+    split: Option<(Split, u64)>,
 }
 
 /// A weight as it is stored.
@@ -29,6 +32,9 @@ impl Linear {
         bias: bool,
     ) -> Linear {
         let module = build.module(parent, name);
+        if let Some(split) = build.split(module) {
+            return Linear::split(build, (module, name), (inputs, outputs), bias, split);
+        }
         let sizes = [outputs, inputs];
         let weight = match build.quantized.filter(|_| name != HEAD) {
             None => Weight::Plain(build.parameter(module, "weight", &sizes)),
@@ -39,23 +45,45 @@ impl Linear {
         };
         let bias = bias.then(|| build.parameter(module, "bias", &[outputs]));
         let adapter = Adapter::of(build, module, name, (inputs, outputs));
-        Linear { module, weight, bias, adapter }
+        Linear { module, weight, bias, adapter, split: None }
+    }
+
+    /// This rank's part of one that is split among tensor parallel ranks.
+    fn split(
+        build: &mut Builder,
+        (module, name): (ModuleId, &'static str),
+        whole: (u64, u64),
+        bias: bool,
+        split: Split,
+    ) -> Linear {
+        let (inputs, outputs) = split.sizes(whole);
+        let numbers = whole.0.saturating_mul(whole.1);
+        let weight = build.part((module, "weight"), &[outputs, inputs], numbers, Spread::Tensor);
+        let bias = bias.then(|| match split.sums() {
+            true => build.replicated((module, "bias"), outputs, None),
+            false => build.part((module, "bias"), &[outputs], whole.1, Spread::Tensor),
+        });
+        let adapter = Adapter::split(build, module, name, whole, split);
+        Linear { module, weight: Weight::Plain(weight), bias, adapter, split: Some((split, whole.1)) }
     }
 
     /// One whose weight is another module's: a tied head.
-    pub(crate) fn tied(build: &Builder, parent: ModuleId, name: &'static str, weight: &Tensor) -> Linear {
-        Linear {
-            module: build.module(parent, name),
-            weight: Weight::Plain(weight.clone()),
-            bias: None,
-            adapter: None,
-        }
+    pub(crate) fn tied(
+        build: &Builder,
+        parent: ModuleId,
+        name: &'static str,
+        weight: &Tensor,
+        outputs: u64,
+    ) -> Linear {
+        let module = build.module(parent, name);
+        let split = build.split(module).map(|split| (split, outputs));
+        Linear { module, weight: Weight::Plain(weight.clone()), bias: None, adapter: None, split }
     }
 
-    /// The weight, where it is neither packed nor has an adapter beside it.
+    /// The weight, where it is neither packed nor split nor has an adapter beside it.
     pub(crate) fn plain_weight(&self) -> Option<&Tensor> {
         match (&self.weight, &self.adapter) {
-            (Weight::Plain(weight), None) => Some(weight),
+            (Weight::Plain(weight), None) if self.split.is_none() => Some(weight),
             _ => None,
         }
     }
@@ -76,6 +104,14 @@ impl Linear {
     fn base(&self, x: impl Borrow<Tensor>) -> Tensor {
         let bias = self.bias.as_ref();
         let torch = x.borrow().torch().clone();
+        if let (Weight::Plain(weight), Some((split, outputs))) = (&self.weight, self.split) {
+            let product = |x: &Tensor| match bias {
+                // each rank adds its part of a bias that is whole on all
+                Some(bias) if split.sums() => ops::linear_of_parts(x, weight, bias),
+                _ => ops::linear(x, weight, bias),
+            };
+            return torch.inside(self.module, || split.around(x.borrow(), outputs, product));
+        }
         torch.inside(self.module, || match &self.weight {
             Weight::Plain(weight) => ops::linear(x, weight, bias),
             Weight::In4bit(weight) => weight.forward(x.borrow(), bias),

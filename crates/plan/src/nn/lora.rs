@@ -3,6 +3,7 @@
 
 use super::{Builder, HEAD};
 use crate::options::{Lora, LoraTargets};
+use crate::parallel::tensor::{Split, Style};
 use crate::torch::tape::CopiedFor;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 
@@ -15,6 +16,8 @@ pub(crate) struct Adapter {
     lora_b: Tensor,
     dropout: f64,
     dtype: Dtype,
+    /// How the module beside it is split among tensor parallel ranks, if it is.
+    split: Option<Split>,
 }
 
 /// How the weight of the module beside an adapter is stored.
@@ -41,7 +44,34 @@ impl Adapter {
         build: &mut Builder,
         module: ModuleId,
         name: &'static str,
+        sizes: (u64, u64),
+    ) -> Option<Adapter> {
+        Adapter::new(build, module, name, sizes, None)
+    }
+
+    /// The adapter of a linear module that is split among tensor parallel ranks. Beside a colwise one `lora_B` is split as
+    /// it is (`add_lora_tp_hooks_dtensor`, `peft/tuners/lora/model.py`); beside any other peft 0.21 makes adapters of the
+    /// width of a rank's part, which then meet tensors of the whole width.
+    pub(crate) fn split(
+        build: &mut Builder,
+        module: ModuleId,
+        name: &'static str,
+        sizes: (u64, u64),
+        split: Split,
+    ) -> Option<Adapter> {
+        let adapter = Adapter::new(build, module, name, sizes, Some(split))?;
+        if split.style != Style::Colwise {
+            build.not_adapted = Some(name);
+        }
+        Some(adapter)
+    }
+
+    fn new(
+        build: &mut Builder,
+        module: ModuleId,
+        name: &'static str,
         (inputs, outputs): (u64, u64),
+        split: Option<Split>,
     ) -> Option<Adapter> {
         let lora = build.lora.clone()?;
         build.linear_names.insert(name);
@@ -51,10 +81,12 @@ impl Adapter {
         let dropout_module = build.module(module, "lora_dropout");
         let modules = ["lora_A", "lora_B"].map(|name| build.module(module, name));
         let [a, b] = modules;
-        let lora_a = build.trained(a, "weight", &[lora.rank, inputs], lora.dtype);
-        let lora_b = build.trained(b, "weight", &[outputs, lora.rank], lora.dtype);
+        let part = split.map_or((inputs, outputs), |split| split.sizes((inputs, outputs)));
+        let whole = [lora.rank.saturating_mul(inputs), outputs.saturating_mul(lora.rank)];
+        let lora_a = build.trained_part((a, "weight"), &[lora.rank, part.0], lora.dtype, whole[0]);
+        let lora_b = build.trained_part((b, "weight"), &[part.1, lora.rank], lora.dtype, whole[1]);
         let dtype = lora_a.dtype();
-        Some(Adapter { module, dropout_module, modules, lora_a, lora_b, dropout: lora.dropout, dtype })
+        Some(Adapter { module, dropout_module, modules, lora_a, lora_b, dropout: lora.dropout, dtype, split })
     }
 
     /// What the frozen module put out and the adapter's part, in the type of the former. Where the module's weight is
@@ -77,7 +109,12 @@ impl Adapter {
             let [a, b] = self.modules;
             let dropped = torch.inside(self.dropout_module, || ops::dropout(&x, self.dropout));
             let narrow = torch.inside(a, move || ops::linear(dropped, &self.lora_a, None));
-            let wide = torch.inside(b, move || ops::linear(narrow, &self.lora_b, None));
+            let wide = torch.inside(b, move || match self.split {
+                None => ops::linear(narrow, &self.lora_b, None),
+                Some(split) => {
+                    ops::linear(ops::all_reduced_gradient(&narrow, split.group), &self.lora_b, None)
+                }
+            });
             let mut scaled = ops::mul_scalar(wide);
             if is_packed && casts {
                 scaled = ops::to(scaled, dtype);

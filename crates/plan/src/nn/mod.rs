@@ -23,9 +23,12 @@ pub(crate) use rotary::{
 };
 
 use crate::options::{Experts, Frozen, Lora, LoraTargets, Options, Quantize};
+use crate::parallel::experts::ExpertParallel;
+use crate::parallel::tensor::{Split, TensorParallel};
 use crate::torch::autograd::{Edge, Leaf};
+use crate::torch::ops::Group;
 use crate::torch::tape::{ModuleName, ParameterName, Role};
-use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch, ops};
 use peakledger_core::{Category, Detail};
 use peakledger_input::{Problem, near, quoted};
 use std::collections::BTreeSet;
@@ -45,8 +48,27 @@ pub(crate) struct Parameter {
     pub(crate) module: ModuleId,
     /// Its place in [`Builder::parameters`] and in the tape's names.
     pub(crate) id: u32,
-    /// How many numbers it stands for: more than it has elements where it is packed.
+    /// How many numbers it stands for: more than it has elements where it is packed or shared out.
     elements: u64,
+    /// Among whom it is spread.
+    pub(crate) spread: Spread,
+    /// Whether it is a DTensor that every rank has whole.
+    pub(crate) is_replicated: bool,
+    /// Over whom its gradient is a sum that nobody has made: an op over it makes it first.
+    pub(crate) parts_of_gradient: Option<Group>,
+}
+
+/// Among whom a parameter is spread as a DTensor. Those of one kind are stepped and clipped together
+/// (`has_mixed_dtensor`, `transformers/trainer_optimizer.py`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// It is a plain tensor.
+    #[default]
+    None,
+    /// Among tensor parallel ranks.
+    Tensor,
+    /// Among expert parallel ranks.
+    Experts,
 }
 
 impl Parameter {
@@ -100,6 +122,12 @@ pub(crate) struct Builder {
     pub(crate) experts: Experts,
     /// A weight that is planned only as it is.
     whole: Option<&'static str>,
+    /// How modules are split among tensor parallel ranks, if they are.
+    pub(crate) tensor: Option<TensorParallel>,
+    /// How experts are spread over ranks, if they are.
+    pub(crate) expert_parallel: Option<ExpertParallel>,
+    /// A target of adapters that is split in a way that peft has no adapters for.
+    not_adapted: Option<&'static str>,
     /// The names of the linear modules that an adapter may target.
     pub(crate) linear_names: BTreeSet<&'static str>,
 }
@@ -123,6 +151,9 @@ impl Builder {
             to_cast: Vec::new(),
             experts: options.experts,
             whole: None,
+            tensor: None,
+            expert_parallel: None,
+            not_adapted: None,
             linear_names: BTreeSet::new(),
         }
     }
@@ -137,6 +168,13 @@ impl Builder {
         if let (Some(what), Some(_)) = (self.whole, self.quantized) {
             let problem = Problem::in_option("--quantize", format!("{what} is not planned quantized yet"));
             return Err(problem.mend("leave it out for this model"));
+        }
+        if let Some(target) = self.not_adapted {
+            let cause = format!(
+                "{target} is not split by its outputs alone (`colwise`), and peft 0.21 has no adapters that fit beside it"
+            );
+            let mend = "name the targets that are: targets=q_proj+k_proj+v_proj, or leave out --tp";
+            return Err(Problem::in_option("--lora", cause).mend(mend));
         }
         self.check_frozen()?;
         self.check_targets()
@@ -181,6 +219,53 @@ impl Builder {
         tensor
     }
 
+    /// This rank's part, `sizes`, of a parameter of so many numbers.
+    pub(crate) fn part(
+        &mut self,
+        (module, name): (ModuleId, &'static str),
+        sizes: &[u64],
+        elements: u64,
+        spread: Spread,
+    ) -> Tensor {
+        let tensor = self.parameter(module, name, sizes);
+        if let Some(parameter) = self.parameters.last_mut() {
+            (parameter.elements, parameter.spread) = (elements, spread);
+        }
+        tensor
+    }
+
+    /// A DTensor that every rank has whole. Of its gradient each rank of `parts_of_gradient` has a part of the sum.
+    pub(crate) fn replicated(
+        &mut self,
+        (module, name): (ModuleId, &'static str),
+        width: u64,
+        parts_of_gradient: Option<Group>,
+    ) -> Tensor {
+        let tensor = self.part((module, name), &[width], width, Spread::Tensor);
+        if let Some(parameter) = self.parameters.last_mut() {
+            (parameter.is_replicated, parameter.parts_of_gradient) = (true, parts_of_gradient);
+        }
+        tensor
+    }
+
+    /// Has the gradients of a module's parameters summed over a group.
+    pub(crate) fn sum_gradients(&self, module: ModuleId, group: Group) {
+        for parameter in self.parameters.iter().filter(|p| p.module == module) {
+            if let Some(leaf) = &parameter.leaf {
+                leaf.on_grad(move |leaf| {
+                    if let Some(grad) = &*leaf.grad.borrow() {
+                        ops::reduce_in_place(grad, group);
+                    }
+                });
+            }
+        }
+    }
+
+    /// How a module is split among tensor parallel ranks, if it is.
+    pub(crate) fn split(&self, module: ModuleId) -> Option<Split> {
+        self.tensor?.split(&self.torch.tape.borrow().path(module))
+    }
+
     /// The same, in a type of its own.
     pub(crate) fn parameter_of(
         &mut self,
@@ -221,16 +306,21 @@ impl Builder {
         self.place(module, name, (&[bytes, 1], Dtype::Byte), false, elements)
     }
 
-    /// A parameter that is trained, of a type of its own.
-    pub(crate) fn trained(
+    /// This rank's part, `sizes`, of a parameter of so many numbers that is trained, of a type of its own. It is spread
+    /// where it is a part.
+    pub(crate) fn trained_part(
         &mut self,
-        module: ModuleId,
-        name: &'static str,
+        (module, name): (ModuleId, &'static str),
         sizes: &[u64],
         dtype: Dtype,
+        elements: u64,
     ) -> Tensor {
-        let elements = sizes.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
-        self.place(module, name, (sizes, dtype), true, elements)
+        let here = sizes.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
+        let tensor = self.place(module, name, (sizes, dtype), true, elements);
+        if let Some(parameter) = self.parameters.last_mut().filter(|_| here != elements) {
+            parameter.spread = Spread::Tensor;
+        }
+        tensor
     }
 
     fn place(
@@ -252,7 +342,17 @@ impl Builder {
             tensor = tensor.with_edge(Some(Edge::leaf(leaf.clone(), module)));
         }
         let kept = dtype;
-        self.parameters.push(Parameter { tensor: tensor.clone(), leaf, kept, module, id, elements });
+        self.parameters.push(Parameter {
+            tensor: tensor.clone(),
+            leaf,
+            kept,
+            module,
+            id,
+            elements,
+            spread: Spread::None,
+            is_replicated: false,
+            parts_of_gradient: None,
+        });
         tensor
     }
 

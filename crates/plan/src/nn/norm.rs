@@ -1,6 +1,7 @@
 //! Norms over the last dimension, each as its modeling file writes it: where it casts decides what is saved.
 
 use super::Builder;
+use crate::parallel::tensor::Style;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 
 /// How a norm is written.
@@ -22,6 +23,8 @@ pub(crate) struct Norm {
     kind: NormKind,
     weight: Tensor,
     bias: Option<Tensor>,
+    /// Whether it runs over this rank's part of the sequence, as over a DTensor.
+    over_part: bool,
 }
 
 impl Norm {
@@ -33,13 +36,23 @@ impl Norm {
         width: u64,
     ) -> Norm {
         let module = build.module(parent, name);
+        let split = build.split(module);
+        if let (Some(split), NormKind::Rms) = (split.filter(|split| split.style == Style::SequenceNorm), kind)
+        {
+            let weight = build.replicated((module, "weight"), width, Some(split.group));
+            return Norm { module, kind, weight, bias: None, over_part: true };
+        }
         let weight = build.parameter(module, "weight", &[width]);
         let bias = (kind == NormKind::Layer).then(|| build.parameter(module, "bias", &[width]));
-        Norm { module, kind, weight, bias }
+        if let Some(split) = split.filter(|split| split.style == Style::GradientReduced) {
+            build.sum_gradients(module, split.group);
+        }
+        Norm { module, kind, weight, bias, over_part: false }
     }
 
     pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
         let weight = &self.weight;
+        let x = &if self.over_part { ops::from_local(x) } else { x.clone() };
         weight.torch().inside(self.module, || match self.kind {
             NormKind::Rms => {
                 let (normalised, _variance) = normalised(x);

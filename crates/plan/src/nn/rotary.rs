@@ -28,6 +28,7 @@ impl RotaryEmbedding {
     pub(crate) fn forward(&self, positions: &Tensor, dtype: Dtype) -> (Tensor, Tensor) {
         self.inv_freq.torch().inside(self.module, || {
             let length = positions.size(1);
+            positions.seen();
             let column = positions.alias(Layout::contiguous(&[1, length, 1]));
             let freqs = ops::mul(ops::to(column, Dtype::F32), &self.inv_freq);
             let emb = ops::cat_last(&freqs, &freqs);

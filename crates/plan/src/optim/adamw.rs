@@ -1,7 +1,7 @@
 //! `torch.optim.AdamW` (`torch/optim/adam.py`): two moments in the parameter's type, and a square root that costs a copy
 //! of the whole model (foreach), of the largest parameter twice (for-loop) or nothing (fused).
 
-use super::{by_dtype, foreach_like, passes, state_of};
+use super::{by_dtype, foreach_like, passes, redistributed, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
@@ -16,13 +16,18 @@ const PLAIN: u64 = 2 + 3 + 2 + 3 + 2 + 2 + 2 + 4;
 pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: OptimizerImpl) {
     match implementation {
         OptimizerImpl::Fused => {
-            by_dtype(parameters).iter().for_each(|_| torch.launch("_fused_adamw_"));
+            for list in by_dtype(parameters) {
+                let _parts = redistributed(list);
+                torch.launch("_fused_adamw_");
+            }
             passes(torch, parameters, FUSED);
         }
         OptimizerImpl::Foreach => {
             // the name that the loop binds again for each list holds what it held until then
             let mut _root = Vec::new();
             for list in by_dtype(parameters) {
+                let moments = ["_foreach_lerp_.Scalar", "_foreach_addcmul_.Scalar"];
+                moments_of(torch, &list, moments);
                 _root = foreach_like(torch, &list, "_foreach_sqrt");
                 torch.launch("_foreach_addcdiv_.ScalarList");
             }
@@ -31,6 +36,7 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: 
         OptimizerImpl::ForLoop => {
             let mut _denominator: Option<Tensor> = None;
             for parameter in parameters {
+                moments_of(torch, &[parameter], ["lerp_.Scalar", "addcmul_"]);
                 let like = |op| {
                     torch.launch(op);
                     torch.empty(parameter.tensor.layout().clone(), parameter.tensor.dtype())
@@ -45,6 +51,18 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: 
             passes(torch, parameters, PLAIN - 2);
         }
     }
+}
+
+/// The two ops that take gradients, the second one twice. They make nothing but where gradients are made parts.
+fn moments_of(torch: &Torch, parameters: &[&Parameter], [first, second]: [&'static str; 2]) {
+    let parts = redistributed(parameters.iter().copied());
+    if parts.is_empty() {
+        return;
+    }
+    torch.launch(first);
+    drop(parts);
+    let _parts = [(); 2].map(|()| redistributed(parameters.iter().copied()));
+    torch.launch(second);
 }
 
 /// The step count is a number on the cpu but for the fused kernel, which keeps it on the device.

@@ -14,10 +14,10 @@ mod sgd;
 pub(crate) use clip::clip_grad_norm;
 pub(crate) use grad_scaler::GradScaler;
 
-use crate::nn::Parameter;
+use crate::nn::{Parameter, Spread};
 use crate::options::{OptimizerImpl, OptimizerKind};
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, Layout, Tensor, Torch};
+use crate::torch::{Dtype, Layout, Tensor, Torch, ops};
 use peakledger_core::Category;
 use std::rc::Rc;
 
@@ -62,6 +62,42 @@ impl Optimizer {
             OptimizerKind::Muon => muon::step(torch, parameters),
         }
     }
+}
+
+/// The parameters in groups that lists of tensors can take: plain ones, and DTensors of one mesh
+/// (`Trainer.create_optimizer`, transformers).
+pub(crate) fn by_mesh(parameters: &[Parameter]) -> Vec<Vec<Parameter>> {
+    let mut groups: Vec<Vec<Parameter>> = Vec::new();
+    for parameter in parameters {
+        let is_alike =
+            |group: &&mut Vec<Parameter>| group.first().is_some_and(|first| first.spread == parameter.spread);
+        match groups.iter_mut().find(is_alike) {
+            Some(group) => group.push(parameter.clone()),
+            None => groups.push(vec![parameter.clone()]),
+        }
+    }
+    groups
+}
+
+/// Gradients as an op over them and the parameters takes them, where they are no such DTensors yet: of one that every rank
+/// made whole its part, of one that ranks have parts of the sum. They are there as long as the op runs.
+fn redistributed<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec<Tensor> {
+    let part = |parameter: &Parameter| {
+        let grad = parameter.leaf.as_ref()?.grad.borrow().clone()?;
+        match parameter.parts_of_gradient {
+            Some(group) => Some(ops::all_reduce(&grad, group)),
+            None => has_whole_gradient(parameter).then(|| ops::part_like(&grad, &parameter.tensor)),
+        }
+    };
+    parameters.into_iter().filter_map(part).collect()
+}
+
+/// Whether every rank has the whole gradient of a parameter of which it has a part.
+fn has_whole_gradient(parameter: &Parameter) -> bool {
+    let Some(leaf) = parameter.leaf.as_ref().filter(|_| parameter.spread != Spread::None) else {
+        return false;
+    };
+    leaf.grad.borrow().as_ref().is_some_and(|grad| grad.sizes() != parameter.tensor.sizes())
 }
 
 /// The optimizers that step these parameters, in order: one, but for Muon, which leaves to AdamW what it does not take.

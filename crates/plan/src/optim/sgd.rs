@@ -1,7 +1,7 @@
 //! `torch.optim.SGD` (`torch/optim/sgd.py`): nothing to keep, or one momentum buffer, which the first step clones from the
 //! gradient.
 
-use super::{passes, state_of};
+use super::{passes, redistributed, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
 use crate::torch::{Tensor, Torch};
@@ -14,6 +14,7 @@ pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl, moment
 }
 
 pub(super) fn step(torch: &Torch, parameters: &[Parameter], implementation: OptimizerImpl, momentum: bool) {
+    let _parts = redistributed(parameters);
     torch.launch(match implementation {
         OptimizerImpl::Fused => "_fused_sgd_",
         OptimizerImpl::Foreach => "_foreach_add_.List",

@@ -5,7 +5,9 @@
 //! The world is `tp × cp × dp × pp` ranks; experts are spread over the same ranks as `etp × ep × edp × pp`.
 
 pub(crate) mod data;
+pub(crate) mod experts;
 mod mesh;
+pub(crate) mod tensor;
 
 pub use data::{DataParallel, ZeroSizes};
 pub use mesh::{Mesh, Place};

@@ -252,6 +252,8 @@ fn deliver(edge: &Edge, grad: Tensor) {
     let there = edge.node.arrived.borrow_mut().get_mut(slot).and_then(Option::take);
     let grad = match there {
         None => grad,
+        // of DTensors one of which is a part of the whole (a tied embedding) the other is made one too
+        Some(there) if there.sizes() != grad.sizes() => ops::add(&there, ops::part_like(&grad, &there)),
         Some(there) => ops::add(there, grad),
     };
     if let Some(slot) = edge.node.arrived.borrow_mut().get_mut(slot) {

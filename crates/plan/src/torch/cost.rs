@@ -208,6 +208,8 @@ pub(crate) enum Collective {
     ReduceScatter,
     /// Each has a whole, and all get the sum.
     AllReduce,
+    /// Each has a part for each.
+    AllToAll,
 }
 
 impl Collective {
@@ -216,7 +218,7 @@ impl Collective {
         let (bytes, ranks) = (u128::from(bytes), u128::from(ranks.max(1)));
         let to_all_others = bytes.saturating_mul(ranks - 1) / ranks;
         match self {
-            Collective::AllGather | Collective::ReduceScatter => to_all_others,
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => to_all_others,
             Collective::AllReduce => to_all_others.saturating_mul(2),
         }
     }

@@ -9,5 +9,6 @@ mod ops;
 mod sharded;
 mod shared;
 mod states;
+mod tensor;
 mod truth;
 mod zero;

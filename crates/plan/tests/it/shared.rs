@@ -3,6 +3,7 @@
 use peakledger_input::Source;
 use peakledger_plan::config::{Architecture, FAMILIES};
 use peakledger_plan::options::*;
+use peakledger_plan::parallel::Parallel;
 use peakledger_plan::{Dtype, Plan, plan};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -37,6 +38,27 @@ pub(crate) fn say_skipped(of: &str, planned: usize, reasons: &BTreeMap<String, u
         let reasons: Vec<String> =
             reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         say(&format!("{of}: {planned} compared, SKIPPED {skipped} not planned yet ({})", reasons.join(", ")));
+    }
+}
+
+/// The rows that a job's rank received over those that it sent.
+fn rank_imbalance(job: &Value) -> f64 {
+    let number = |value: &Value| value.as_f64().unwrap();
+    let Some(received) = job["received"].as_f64() else { return 1.0 };
+    let chosen = number(&job["config"]["num_experts_per_tok"]);
+    let tokens = (number(&job["batch"]) * number(&job["seq"]) / job["tp"].as_f64().unwrap_or(1.0)).ceil();
+    (received + 0.5) / (tokens * chosen)
+}
+
+/// The sizes of the world that a job ran in.
+fn parallel_of(job: &Value) -> Parallel {
+    let size = |key: &str| job[key].as_u64().map_or(1, |n| u32::try_from(n).unwrap());
+    Parallel {
+        tp: size("tp"),
+        ep: size("ep"),
+        sp: job["sp"] == true,
+        rank: job["rank"].as_u64().map_or(0, |n| u32::try_from(n).unwrap()),
+        ..Parallel::default()
     }
 }
 
@@ -108,6 +130,7 @@ pub(crate) fn asked_by(job: &Value) -> Result<(Architecture, Options), String> {
             "eager" => Experts::Eager { imbalance: job["imbalance"].as_f64().unwrap_or(1.0) },
             _ => Experts::GroupedMm,
         },
+        rank_imbalance: rank_imbalance(job),
         recompute: match job["every"].as_u64().map(|every| NonZeroU32::new(u32::try_from(every).unwrap())) {
             Some(every) => Recompute::Every(every.unwrap()),
             None if job["checkpoint"] == true => Recompute::Full,
@@ -124,6 +147,7 @@ pub(crate) fn asked_by(job: &Value) -> Result<(Architecture, Options), String> {
         offload: Offload { activations: job["offload_activations"] == true, ..Offload::default() },
         offload_prefetch: 0, // hooks on saved tensors, and nothing beside them
         fused_loss: job["liger"] == true,
+        parallel: parallel_of(job),
         freeze: job["freeze"].as_array().map_or(Vec::new(), |parts| {
             let part = |part: &Value| Frozen { prefix: part.as_str().unwrap().to_owned(), range: None };
             parts.iter().map(part).collect()

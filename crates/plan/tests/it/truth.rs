@@ -20,6 +20,14 @@ fn every_row_of_the_own_table() {
     assert_eq!(check(rows), rows.lines().count());
 }
 
+/// Rows of models that are split by tensor parallel styles, each one rank of a process group without the other ranks
+/// (`torch.testing._internal.distributed.fake_pg`).
+#[test]
+fn every_row_of_a_tensor_parallel_rank() {
+    let rows = include_str!("../data/tensor_parallel.jsonl");
+    assert_eq!(check(rows), rows.lines().count());
+}
+
 fn check(table: &str) -> usize {
     let mut planned = 0;
     let (mut wrong, mut skipped) = (Vec::new(), BTreeMap::new());

@@ -22,13 +22,48 @@ pub(crate) fn embedding(ids: &Tensor, weight: &Tensor) -> Tensor {
         return look_up();
     }
     let saved = ids.save();
-    record(look_up(), &[weight], move |grad| {
-        let ids = saved.unpack();
-        let for_table = like("embedding_dense_backward", grad, table.clone());
-        grad.torch().reads(&[&ids]);
-        let _scratch = kernel::embedding_backward(grad, ids.layout().numel(), [table.size(0), table.size(1)]);
-        one(for_table)
-    })
+    let sizes = [table.size(0), table.size(1)];
+    record(look_up(), &[weight], move |grad| one(embedding_backward(grad, &saved.unpack(), sizes)))
+}
+
+fn embedding_backward(grad: &Tensor, ids: &Tensor, table: [u64; 2]) -> Tensor {
+    let for_table = like("embedding_dense_backward", grad, Layout::contiguous(&table));
+    grad.torch().reads(&[ids]);
+    let _scratch = kernel::embedding_backward(grad, ids.layout().numel(), table);
+    for_table
+}
+
+/// `F.embedding` of a DTensor whose rows are shared out, `rows` in all: each rank looks up what it has and puts zeros in
+/// the place of the rest (`MaskPartial`, `torch/distributed/tensor/_ops/_mask_buffer.py`). The gradient is replicated: every
+/// rank makes that of the whole table.
+pub(crate) fn vocabulary_parallel_embedding(ids: &Tensor, weight: &Tensor, rows: u64) -> Tensor {
+    let torch = weight.torch();
+    ids.seen(); // as a DTensor
+    let compared = |op| {
+        let compared = output(torch, op, ids.layout().packed(), Dtype::Bool);
+        torch.reads(&[ids]);
+        compared
+    };
+    let (below, above) = (compared("lt.Scalar"), compared("ge.Scalar"));
+    let elsewhere = compared("__or__.Tensor");
+    drop((below, above));
+    let copied = like("clone", ids, ids.layout().packed());
+    let local = like("sub.Tensor", &copied, ids.layout().packed());
+    drop(copied);
+    torch.launch("masked_fill_.Scalar");
+    let whole = [rows, weight.size(1)];
+    let found = torch.without_grad(|| embedding(&local, weight));
+    drop(local);
+    torch.launch("masked_fill_.Scalar");
+    torch.reads(&[&elsewhere, &found]);
+    drop(elsewhere);
+    // the gradient has the shape of the whole table
+    let table = weight.alias(Layout::contiguous(&whole)).with_edge(weight.edge().cloned());
+    if !recorded(torch, &[&table]) {
+        return found;
+    }
+    let saved = ids.save();
+    record(found, &[&table], move |grad| one(embedding_backward(grad, &saved.unpack(), whole)))
 }
 
 /// `torch.arange(length)`.

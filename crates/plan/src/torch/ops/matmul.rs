@@ -39,6 +39,21 @@ fn selected(torch: &Torch, product: impl FnOnce() -> Tensor) -> Tensor {
 /// `F.linear(x, weight, bias)` over the last dimension of `x`: one `mm` (or `addmm`) of the rows. Saves the input for the
 /// weight's gradient and the weight for the input's. `weight` is `[out, in]`.
 pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    linear_with(x, weight, bias, false)
+}
+
+/// The same of DTensors whose result is a sum over ranks, to which each adds its part of a bias that all have
+/// (`Replicate` to `Partial`).
+pub(crate) fn linear_of_parts(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
+    linear_with(x, weight, Some(bias), true)
+}
+
+fn linear_with(
+    x: impl Borrow<Tensor>,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    adds_part_of_bias: bool,
+) -> Tensor {
     let bias = bias.map(lowered);
     let weight = lowered(weight);
     let x = lowered(x.borrow());
@@ -52,7 +67,11 @@ pub(crate) fn linear(x: impl Borrow<Tensor>, weight: &Tensor, bias: Option<&Tens
         Some(_) => ("addmm", reshape(&x, &[x.layout().numel() / x.size(-1).max(1), x.size(-1)])),
         None => ("mm", x),
     };
-    let product = || selected(x.torch(), || gemm(op, [&x, &weight], Layout::contiguous(&sizes), x.size(-1)));
+    let product = || {
+        let part = |bias: &Tensor| bias.torch().without_grad(|| super::div_scalar(bias));
+        let _part = bias.as_ref().filter(|_| adds_part_of_bias).map(part);
+        selected(x.torch(), || gemm(op, [&x, &weight], Layout::contiguous(&sizes), x.size(-1)))
+    };
     let inputs: SmallVec<[&Tensor; 3]> = [&x, &weight].into_iter().chain(&bias).collect();
     if !recorded(x.torch(), &inputs) {
         return product();

@@ -5,6 +5,7 @@
 //! stays. A new op is one function here.
 
 mod attention;
+mod collectives;
 mod fused_loss;
 mod indexing;
 mod loss;
@@ -16,20 +17,27 @@ mod routing;
 mod view;
 
 pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
+pub(crate) use collectives::{
+    Group, all_gather, all_gather_for_parts, all_reduce, all_reduce_in_place, all_reduced_gradient,
+    all_to_all, chunk, from_local, gradient_reduced_in_place, part_like, reduce_in_place, reduce_scatter,
+};
 pub(crate) use fused_loss::fused_linear_cross_entropy;
-pub(crate) use indexing::{additive_mask, arange, causal_mask, constant_pad_last, embedding};
+pub(crate) use indexing::{
+    additive_mask, arange, causal_mask, constant_pad_last, embedding, vocabulary_parallel_embedding,
+};
 pub(crate) use loss::{log_softmax, nll_loss};
-pub(crate) use matmul::{addmm, grouped_mm, linear, matmul, matmul_4bit, matmul_8bit};
+pub(crate) use matmul::{addmm, grouped_mm, linear, linear_of_parts, matmul, matmul_4bit, matmul_8bit};
 pub(crate) use norm::layer_norm;
 pub(crate) use pointwise::{
     add, add_scalar, bitwise_not, cos, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new,
-    masked_fill, mul, mul_scalar, neg, ones_like, pow2, relu, rsqrt, sigmoid, silu, sin, sub, tanh, to,
-    to_copy,
+    masked_fill, masked_fill_in_place, mul, mul_scalar, neg, ones_like, pow2, relu, rsqrt, sigmoid, silu,
+    sin, sub, tanh, to, to_copy,
 };
 pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum, sum_to};
 pub(crate) use routing::{
-    cumsum, equal, floor_divide, gather, greater, histc, index, index_add_in_place, inverse_permutation,
-    nonzero, one_hot, scatter_in_place, select, sort, sum_of_rows, topk, zeros_like,
+    at_least, cumsum, equal, exchange_counts, floor_divide, gather, greater, histc, index,
+    index_add_in_place, inverse_permutation, nonzero, one_hot, ones_column, put_rows, received_ids,
+    scatter_in_place, select, sort, sum_of_rows, topk, zeros_like,
 };
 pub(crate) use view::{
     cat_last, clone, contiguous, copied_side_by_side, every_other_last, expand, expand_heads, reshape,

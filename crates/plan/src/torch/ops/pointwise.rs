@@ -204,6 +204,19 @@ pub(crate) fn masked_fill(a: &Tensor, mask: &Tensor) -> Tensor {
     })
 }
 
+/// `a.masked_fill_(mask, value)`. Saves the mask; backward fills zeros into a copy of the gradient.
+pub(crate) fn masked_fill_in_place(a: &Tensor, mask: &Tensor) -> Tensor {
+    let torch = a.torch();
+    let saved = recorded(torch, &[a]).then(|| mask.save());
+    torch.launch("masked_fill_.Scalar");
+    torch.reads(&[a, mask]);
+    let Some(saved) = saved else { return a.clone() };
+    record(a.detach(), &[a], move |grad| {
+        let _mask = saved.unpack();
+        one(unary("masked_fill.Scalar", grad))
+    })
+}
+
 /// A function whose backward kernel needs its result.
 fn from_result(op: &'static str, backward: &'static str, a: &Tensor) -> Tensor {
     let result = unary(op, a);

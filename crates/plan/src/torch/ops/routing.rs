@@ -1,8 +1,9 @@
 //! The ops by which tokens find their experts and come back: top-k, sorting, counting, gathering.
 
 use super::pointwise::like;
-use super::{one, output};
+use super::{Group, one, output};
 use crate::torch::autograd::{record, recorded};
+use crate::torch::cost::Collective;
 use crate::torch::{Dtype, Layout, Saved, Tensor, Torch, kernel};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
@@ -128,6 +129,14 @@ pub(crate) fn greater(a: Tensor) -> Tensor {
     output(a.torch(), "gt.Scalar", a.layout().packed(), Dtype::Bool)
 }
 
+/// `a >= 4` as a column, and `a.clamp_(max=3)`, of integers.
+pub(crate) fn at_least(a: &Tensor) -> Tensor {
+    let mask = output(a.torch(), "ge.Scalar", a.layout().packed(), Dtype::Bool);
+    a.torch().reads(&[a]);
+    a.torch().launch("clamp_");
+    mask.alias(Layout::contiguous(&[a.size(0), 1]))
+}
+
 /// Whether a scalar is equal to a number.
 pub(crate) fn equal(torch: &Rc<Torch>) -> Tensor {
     output(torch, "eq.Scalar", Layout::contiguous(&[]), Dtype::Bool)
@@ -164,4 +173,59 @@ pub(crate) fn inverse_permutation(permutation: &Tensor) -> Tensor {
     torch.launch("index_put_");
     torch.reads(&[permutation, &places, &inverse]); // and writes the last
     inverse
+}
+
+/// How many rows go to each expert of each rank, and how many come: counted and exchanged, and their sums brought to the
+/// host (`AllToAllEP._dispatch_tokens`).
+pub(crate) fn exchange_counts(ids: &Tensor, local_experts: u64, group: Group) -> [Tensor; 2] {
+    let torch = ids.torch();
+    let ranks = u64::from(group.ranks);
+    let counts = |op, sizes: &[u64]| output(torch, op, Layout::contiguous(sizes), Dtype::Int64);
+    let sent = counts("zeros", &[ranks.saturating_mul(local_experts)]);
+    let ones = counts("ones_like", &[ids.size(0)]);
+    torch.launch("scatter_add_");
+    torch.reads(&[ids, &ones]);
+    drop(ones);
+    let received = counts("empty_like", &[ranks, local_experts]);
+    torch.launch("c10d.alltoall_base_");
+    torch.communicates(Collective::AllToAll, sent.bytes(), group.ranks);
+    let sums = [(); 2].map(|()| counts("sum.dim_IntList", &[ranks]));
+    let _stacked = counts("stack", &[2, ranks]);
+    drop(sums);
+    [sent, received]
+}
+
+/// For each row received the expert of this rank that it is for.
+pub(crate) fn received_ids(received: &Tensor, local_experts: u64, group: Group) -> Tensor {
+    let torch = received.torch();
+    let rows = received.size(0);
+    let numbers = |op, count: u64| output(torch, op, Layout::contiguous(&[count]), Dtype::Int64);
+    let counted = numbers("arange", local_experts);
+    let of_ranks = numbers("repeat", local_experts.saturating_mul(u64::from(group.ranks)));
+    drop(counted);
+    let places = numbers("repeat_interleave.Tensor", rows);
+    let ids = numbers("index_select", rows);
+    drop((of_ranks, places));
+    ids.alias(Layout::contiguous(&[rows, 1]))
+}
+
+/// `torch.ones_like(a, dtype=dtype)`.
+pub(crate) fn ones_column(a: &Tensor, dtype: Dtype) -> Tensor {
+    output(a.torch(), "ones_like", a.layout().packed(), dtype)
+}
+
+/// `put = torch.empty_like(a); put[order] = a`. Saves the order; backward takes the rows from there again.
+pub(crate) fn put_rows(a: &Tensor, order: &Tensor) -> Tensor {
+    let torch = a.torch();
+    torch.launch("empty_like");
+    let put = torch.unwritten(a.layout().packed(), a.dtype());
+    let saved = recorded(torch, &[a]).then(|| order.save());
+    torch.launch("index_put_");
+    torch.reads(&[order, a, &put]); // and writes the last
+    let Some(saved) = saved else { return put };
+    let layout = a.layout().packed();
+    record(put, &[a], move |grad| {
+        let _order = saved.unpack();
+        one(like("index.Tensor", grad, layout.clone()))
+    })
 }
