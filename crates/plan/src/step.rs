@@ -107,7 +107,10 @@ pub(crate) fn run_recording(
         let (zero, stepped) = Zero::new(&torch, options, &mesh, &built);
         *torch.module_hooks.borrow_mut() = Some(zero);
         shards = Some(stepped);
-    } else if mesh.dp * mesh.cp > 1 && options.stack == Stack::Transformers && options.parallel.sharding == Sharding::Replicated {
+    } else if mesh.dp * mesh.cp > 1
+        && options.stack == Stack::Transformers
+        && options.parallel.sharding == Sharding::Replicated
+    {
         let ddp = Ddp::new(&torch, &options.parallel.data, mesh.dp * mesh.cp, &built);
         *torch.module_hooks.borrow_mut() = Some(ddp);
     } else if options.offload.parameters {

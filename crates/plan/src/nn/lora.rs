@@ -54,15 +54,7 @@ impl Adapter {
         let lora_a = build.trained(a, "weight", &[lora.rank, inputs], lora.dtype);
         let lora_b = build.trained(b, "weight", &[outputs, lora.rank], lora.dtype);
         let dtype = lora_a.dtype();
-        Some(Adapter {
-            module,
-            dropout_module,
-            modules,
-            lora_a,
-            lora_b,
-            dropout: lora.dropout,
-            dtype,
-        })
+        Some(Adapter { module, dropout_module, modules, lora_a, lora_b, dropout: lora.dropout, dtype })
     }
 
     /// What the frozen module put out and the adapter's part, in the type of the former. Where the module's weight is

@@ -83,8 +83,7 @@ impl Costs {
         let n = u128::from(times);
         let flops = Flops { fp32: n, fp16: n, bf16: n };
         let host = HostBytes { to_host: n, from_host: n };
-        let all =
-            Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host, communicated: n };
+        let all = Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host, communicated: n };
         self.zip(all, u128::saturating_mul)
     }
 

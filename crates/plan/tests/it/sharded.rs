@@ -45,7 +45,8 @@ fn compare(row: &Value, wrong: &mut Vec<String>) {
     for (step, key) in [(&plan.first, "first_step"), (&plan.steady, "steady_step")] {
         let truth = phases(&row[key]);
         // what the tracker holds of its own, from backward on; hidden states are of the type that parameters are gathered in
-        let of_a_step = held_by_tracker(&with(&row["job"], "precision", if is_half { "pure" } else { "fp32" }));
+        let of_a_step =
+            held_by_tracker(&with(&row["job"], "precision", if is_half { "pure" } else { "fp32" }));
         let micro_batches = row["job"]["accum"].as_u64().unwrap_or(1);
         let mut held = if key == "first_step" { 0 } else { of_a_step * micro_batches };
         for (phase, peak, end) in figures(step) {

@@ -11,7 +11,8 @@ use peakledger_plan::{Costs, Dtype, Plan, PlannedPhase, plan};
 const HIDDEN: u64 = 256;
 const VOCABULARY: u64 = 1024;
 /// Four square projections, three of the MLP and two norms, in two layers; embedding, head and the last norm.
-const NUMBERS: u64 = 2 * (4 * HIDDEN * HIDDEN + 3 * 512 * HIDDEN + 2 * HIDDEN) + 2 * VOCABULARY * HIDDEN + HIDDEN;
+const NUMBERS: u64 =
+    2 * (4 * HIDDEN * HIDDEN + 3 * 512 * HIDDEN + 2 * HIDDEN) + 2 * VOCABULARY * HIDDEN + HIDDEN;
 /// A quarter of them, to a multiple of 2.
 const PART: u64 = NUMBERS.div_ceil(8) * 2;
 /// Two rotary tables of a block each.
@@ -86,7 +87,8 @@ fn stage_2_keeps_gradients_of_what_touches_its_part() {
 #[test]
 fn stage_1_keeps_all_gradients_until_the_last_backward_has_ended() {
     let two = Options { gradient_accumulation_steps: 2, ..Options::default() };
-    let [one, two] = [Sharding::Zero1, Sharding::Zero2].map(|stage| planned(stage, bucket(200_000), two.clone()));
+    let [one, two] =
+        [Sharding::Zero1, Sharding::Zero2].map(|stage| planned(stage, bucket(200_000), two.clone()));
     let second = |plan: &Plan| {
         let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
         forward.map(|planned| planned.by_category.get(Category::Gradient).get()).last().unwrap()
@@ -136,9 +138,11 @@ fn what_ranks_send() {
 
 #[test]
 fn gradients_summed_in_fp32_lie_in_the_part() {
-    let options = Options { grad_dtype: Some(Dtype::F32), gradient_accumulation_steps: 3, ..Options::default() };
+    let options =
+        Options { grad_dtype: Some(Dtype::F32), gradient_accumulation_steps: 3, ..Options::default() };
     let plan = planned(Sharding::Zero2, bucket(200_000), options);
     let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
-    let between: Vec<u64> = forward.map(|planned| planned.by_category.get(Category::Gradient).get()).collect();
+    let between: Vec<u64> =
+        forward.map(|planned| planned.by_category.get(Category::Gradient).get()).collect();
     assert_eq!(between, [0, blocks(4 * PART), blocks(4 * PART)]);
 }

@@ -1,6 +1,6 @@
 //! What data parallel ranks cannot do, and what of it is not planned.
 
-use crate::options::{Offload, Options, OptimizerKind, Quantize, Recompute};
+use crate::options::{Offload, OptimizerKind, Options, Quantize, Recompute};
 use crate::parallel::{DataParallel, Mesh, Sharding, ZeroSizes};
 use peakledger_input::Problem;
 
@@ -35,7 +35,12 @@ impl Options {
             ("--reduce-dtype", given.reduce_dtype.is_some(), sharding.is_fsdp(), "--fsdp full_shard"),
             ("--sync-each-batch", given.sync_each_batch, sharding.is_fsdp() || is_ddp, "--fsdp full_shard"),
             ("--ddp-bucket-view", given.ddp_bucket_view != default.ddp_bucket_view, is_ddp, "--dp 2"),
-            ("--zero-reduce-bucket-size", sizes.reduce_bucket_size != usual.reduce_bucket_size, is_zero, "--zero 2"),
+            (
+                "--zero-reduce-bucket-size",
+                sizes.reduce_bucket_size != usual.reduce_bucket_size,
+                is_zero,
+                "--zero 2",
+            ),
             ("--zero-overlap-comm", sizes.overlap_comm.is_some(), is_zero, "--zero 2"),
             (
                 "--zero-prefetch-bucket-size",
@@ -69,10 +74,10 @@ impl Options {
     fn check_fsdp(&self, mesh: &Mesh) -> Result<(), Problem> {
         let replicas = mesh.dp * mesh.cp;
         let per_node = self.parallel.gpus_per_node;
-        if self.parallel.sharding == Sharding::HybridShard
-            && !replicas.is_multiple_of(replicas.min(per_node))
+        if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(replicas.min(per_node))
         {
-            let cause = format!("{replicas} data parallel ranks are no multiple of the {per_node} GPUs of a host");
+            let cause =
+                format!("{replicas} data parallel ranks are no multiple of the {per_node} GPUs of a host");
             return refused("--fsdp", &cause, "use a --gpus-per-node that divides them");
         }
         let optimizer = match self.optimizer {

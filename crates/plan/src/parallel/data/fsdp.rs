@@ -271,7 +271,8 @@ impl Fsdp {
     fn reduce(&self, group: &Group, grads: Vec<(&Sharded, Tensor)>) -> Tensor {
         let (torch, ranks) = (&self.torch, u64::from(self.ranks));
         let promoted = |dtype: Option<Dtype>, kept: Dtype| Some(dtype.map_or(kept, |d| d.promote(kept)));
-        let kept = grads.iter().map(|(parameter, _)| parameter.kept).fold(None, promoted).unwrap_or(Dtype::F32);
+        let kept =
+            grads.iter().map(|(parameter, _)| parameter.kept).fold(None, promoted).unwrap_or(Dtype::F32);
         let dtype = self.reduce_dtype.unwrap_or(kept);
         let numbers = grads.iter().fold(0, |sum: u64, (p, _)| sum.saturating_add(p.shard_numbers()));
         torch.launch("empty.memory_format");
@@ -417,8 +418,11 @@ impl Group {
             None => Ok(()),
             Some(other) => {
                 let (one, other) = (first.kept.as_str(), other.kept.as_str());
-                let cause = format!("FSDP2 gathers a layer's trained parameters in one type, and these are in {one} and {other}");
-                Err(Problem::in_option("--fsdp", cause).mend("use --precision bf16-mixed or fp32, which keep all in fp32"))
+                let cause = format!(
+                    "FSDP2 gathers a layer's trained parameters in one type, and these are in {one} and {other}"
+                );
+                Err(Problem::in_option("--fsdp", cause)
+                    .mend("use --precision bf16-mixed or fp32, which keep all in fp32"))
             }
         }
     }

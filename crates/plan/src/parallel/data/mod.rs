@@ -63,7 +63,9 @@ impl Default for ZeroSizes {
 impl Options {
     /// The type that autocast computes in, where it runs: who gathers parameters casts them instead.
     pub(crate) fn autocast(&self) -> Option<Dtype> {
-        self.precision.autocast().filter(|_| !self.parallel.sharding.is_fsdp() && !self.parallel.sharding.is_zero())
+        self.precision
+            .autocast()
+            .filter(|_| !self.parallel.sharding.is_fsdp() && !self.parallel.sharding.is_zero())
     }
 
     /// The type that parameters are kept in by the precision alone: DeepSpeed has the model itself in the half type.
