@@ -95,7 +95,6 @@ fn deepspeed_alone() {
     peakledger plan gpt2
       --micro-batch-size 2
       --precision bf16
-      --master-weights fp32
       --optimizer adamw
       --optimizer-impl fused
       --clip-grad-norm
