@@ -21,7 +21,11 @@ pub(super) const MOST_DEVICES: u64 = 1024;
 impl Tables {
     /// The row that a dict is, if it is one.
     pub(crate) fn row(&mut self, pairs: &Pairs) -> Result<Option<(Table, u32)>, Wrong> {
-        let keys = pairs.iter().filter_map(|(key, _)| Key::of(*key)).fold(0, |set, key| set | key.bit());
+        let keys = match pairs.first() {
+            // as torch writes an event
+            Some((first, _)) if *first == Key::Action.id() => Key::Action.bit(),
+            _ => pairs.iter().filter_map(|(key, _)| Key::of(*key)).fold(0, |set, key| set | key.bit()),
+        };
         let has = |key: Key| keys & key.bit() != 0;
         let (table, row) = if has(Key::Action) {
             (Table::Event, self.event(pairs)?)
