@@ -91,7 +91,8 @@ fn stage_1_keeps_all_gradients_until_the_last_backward_has_ended() {
         [Sharding::Zero1, Sharding::Zero2].map(|stage| planned(stage, bucket(200_000), two.clone()));
     let second = |plan: &Plan| {
         let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
-        forward.map(|planned| planned.by_category.get(Category::Gradient).get()).last().unwrap()
+        let held = forward.map(|planned| planned.by_category.get(Category::Gradient).get());
+        held.collect::<Vec<_>>().pop().unwrap()
     };
     assert!(second(&one) >= 2 * NUMBERS, "whole gradients between micro-batches");
     assert!(second(&two) < NUMBERS, "those of a part");
