@@ -56,6 +56,28 @@ class StepOptions(TypedDict, total=False):
     loss_in_model: bool
     fused_loss: bool
     hold_outputs: bool | Literal["no", "backward", "step"]
+    gpus: int
+    """All GPUs (the product of the parallel sizes)."""
+    dp: int
+    zero: Literal[0, 1, 2, 3]
+    """DeepSpeed's ZeRO stage (0)."""
+    fsdp: Literal["full_shard", "shard_grad_op", "hybrid_shard"]
+    tp: int
+    sp: bool
+    pp: int
+    """Stages of layers (1)."""
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "dualpipe"]
+    """In which order a stage runs its micro-batches (``1f1b``)."""
+    virtual_stages: int
+    decoder_first_pipeline_num_layers: int
+    decoder_last_pipeline_num_layers: int
+    cp: int
+    ep: int
+    etp: int
+    gpus_per_node: int
+    nccl_bytes_per_group: str
+    """What the communicator of a process group takes of a card: ``512MiB``."""
+    stack: Literal["transformers", "megatron"]
     gpu: str
     """A card of ``list_gpus()``, or an amount such as ``80GiB``."""
     alloc_conf: str | Mapping[str, Any]
@@ -71,6 +93,8 @@ class PlanOptions(StepOptions, total=False):
     """Compare with the usual changes too."""
     step: Literal["first", "steady", "both"]
     """The steps to show (``both``)."""
+    rank: int | Literal["worst", "all"]
+    """The rank whose plan is shown (``worst``)."""
 
 
 class ReadOptions(TypedDict, total=False):

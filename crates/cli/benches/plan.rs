@@ -11,6 +11,7 @@ use peakledger_plan::options::{
     Attention, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Options, Precision, Quantize,
     Recompute,
 };
+use peakledger_plan::parallel::{Parallel, Shown, classes, plan_ranks};
 use peakledger_plan::{Dtype, plan};
 use std::path::Path;
 use std::process::Command;
@@ -39,6 +40,7 @@ fn main() {
         println!("  {knob:<20} {:>9.2?}", best(50, || run(&llama.config, &options)));
     }
     many(&llama.config);
+    ranks();
     println!("growth");
     for layers in [8, 16, 32, 64, 128] {
         let config = with_layers(llama.config.text(), layers);
@@ -53,6 +55,33 @@ fn main() {
         grow("tokens", length, best(50, || run(&llama.config, &options)));
     }
     beside_the_tracker(llama.config.text());
+}
+
+/// Every rank of a world of ten thousand, of which equal ones are planned once.
+fn ranks() {
+    let world = Parallel { gpus: Some(10_240), tp: 8, pp: 16, ..Parallel::default() };
+    let sorted = best(20, || {
+        std::hint::black_box(classes(&world, 80).unwrap());
+    });
+    println!("a pipeline of 16 stages, llama-3.1-70b");
+    println!("  10,240 ranks in classes       {sorted:>9.2?}");
+    let model = open_model("llama-3.1-70b").unwrap();
+    let architecture = Architecture::read(&model.config).unwrap();
+    for (micro_batches, recompute) in [(16, Recompute::Full), (64, Recompute::Full), (64, Recompute::None)] {
+        let options = Options {
+            precision: Precision::Bf16,
+            seq_len: Some(4096),
+            gradient_accumulation_steps: micro_batches,
+            recompute,
+            parallel: Parallel { pp: 16, ..Parallel::default() },
+            ..Options::default()
+        };
+        let planned = best(5, || {
+            let look = |plan: &peakledger_plan::Plan| (plan.device_peak().phase.device_peak, ());
+            std::hint::black_box(plan_ranks(&architecture, &options, Shown::Worst, look).unwrap().worst);
+        });
+        println!("  {micro_batches} micro-batches, {recompute:?}  {planned:>9.2?}");
+    }
 }
 
 fn grow(what: &str, amount: u32, time: Duration) {

@@ -36,6 +36,12 @@ pub(crate) struct ParallelArgs {
     /// Parts of layers in a stage [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     virtual_stages: Option<u32>,
+    /// Layers of the first stage [default: as many as the others]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    decoder_first_pipeline_num_layers: Option<u32>,
+    /// Layers of the last stage [default: as many as the others]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    decoder_last_pipeline_num_layers: Option<u32>,
     /// Context parallel size: a sequence is split over so many ranks [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     cp: Option<u32>,
@@ -48,6 +54,10 @@ pub(crate) struct ParallelArgs {
     /// GPUs of a host: the group that hybrid_shard shards over [default: 8]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     gpus_per_node: Option<u32>,
+    /// What the communicator of a process group takes of a card, outside the allocator [default: 544 MiB for two ranks, 688 MiB
+    /// for more, as measured on A100s]
+    #[arg(long, value_name = "SIZE", value_parser = usage::size)]
+    nccl_bytes_per_group: Option<u64>,
     /// Whose modules run the step [default: transformers]
     #[arg(long, value_enum, value_name = "NAME")]
     stack: Option<StackArg>,
@@ -125,10 +135,13 @@ impl ParallelArgs {
                 Some(ScheduleArg::DualPipe) => Schedule::DualPipe,
             },
             virtual_stages,
+            first_stage_layers: self.decoder_first_pipeline_num_layers,
+            last_stage_layers: self.decoder_last_pipeline_num_layers,
             cp: self.cp.unwrap_or(default.cp),
             ep: self.ep.unwrap_or(default.ep),
             etp: self.etp,
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
+            nccl_bytes_per_group: self.nccl_bytes_per_group,
             rank: default.rank,
         }
     }

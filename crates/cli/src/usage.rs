@@ -4,6 +4,7 @@ use crate::report;
 use crate::step_args::Parts;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem, misspelt, quoted};
 use peakledger_plan::options::{Frozen, Offload, Recompute};
 use std::error::Error;
@@ -245,6 +246,14 @@ pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, Problem> {
         };
     }
     Err(wrong("is not a whole number", "it is a whole number of 1 or more, in plain digits"))
+}
+
+/// An amount of memory: digits and a unit.
+pub(crate) fn size(text: &str) -> Result<u64, Problem> {
+    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    let parsed = Bytes::parse(text).ok().filter(|_| has_unit);
+    let wrong = || Problem::anywhere(format!("{} is no amount of memory", quoted(text)));
+    parsed.map(Bytes::get).ok_or_else(|| wrong().mend("write it as 512MiB"))
 }
 
 /// The momentum, a number; its range is checked with the step.

@@ -40,8 +40,10 @@ pub struct TheoreticalTime {
     pub recompute: Picoseconds,
     /// What goes over the host link, both ways one after the other.
     pub host: Picoseconds,
+    /// What this rank sends to others, at the rate at which its card sends to those of its host; between hosts it takes longer.
+    pub sent: Picoseconds,
     /// The whole step by the roofline: products take as long as their FLOPs or their bytes, whichever is longer; all other
-    /// ops take as long as their bytes; then what goes over the host link. Nothing overlaps.
+    /// ops take as long as their bytes; then what goes over the host link, and what is sent to other ranks. Nothing overlaps.
     pub step: Picoseconds,
 }
 
@@ -53,11 +55,14 @@ impl TheoreticalTime {
         let moved = |bytes| at_rate(bytes, speeds.memory);
         let over_link = costs.host.to_host.saturating_add(costs.host.from_host);
         let host = at_rate(over_link, speeds.host_link.bytes_per_second());
-        let step = [products.max(moved(costs.product_bytes)), moved(costs.other_bytes), host];
+        let (rate, _) = speeds.to_other_cards();
+        let sent = at_rate(costs.communicated, rate);
+        let step = [products.max(moved(costs.product_bytes)), moved(costs.other_bytes), host, sent];
         let step = step.into_iter().fold(0, u128::saturating_add);
         Some(TheoreticalTime {
             recompute: Picoseconds(recompute),
             host: Picoseconds(host),
+            sent: Picoseconds(sent),
             step: Picoseconds(step),
         })
     }
@@ -92,13 +97,15 @@ mod tests {
             product_bytes: 2_039_000_000_000,
             other_bytes: 1_019_500_000_000,
             host: HostBytes { to_host: 63_015_384_615, from_host: 0 },
-            communicated: 0,
+            communicated: 150_000_000_000,
         };
         let time = TheoreticalTime::of(&costs, &speeds).unwrap();
         let second = 1_000_000_000_000;
         assert_eq!(time.recompute, Picoseconds(second / 4));
         assert_eq!(time.host.0 / 1000, 2 * second / 1000, "31.5 GB/s each way");
-        assert_eq!(time.step.0, 2 * second + second / 2 + time.host.0, "FLOPs hide the products' bytes");
+        assert_eq!(time.sent, Picoseconds(second / 2), "NVLink: 300 GB/s each way");
+        let known = time.host.0 + time.sent.0;
+        assert_eq!(time.step.0, 2 * second + second / 2 + known, "FLOPs hide the products' bytes");
     }
 
     #[test]

@@ -6,7 +6,9 @@
 use crate::catalogue::Card;
 use crate::config::Architecture;
 use crate::options::Options;
-use crate::{Costs, Plan, Verdict, plan};
+use crate::parallel::schedule::enough;
+use crate::parallel::{Shown, plan_ranks};
+use crate::{Costs, Plan, Verdict};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
 
@@ -73,9 +75,9 @@ impl Fit {
         architecture: &Architecture,
         options: Options,
         card: &Card,
-        verdict: &dyn Fn(&Plan) -> Verdict,
+        verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Fit, Problem> {
-        let planned = Short::of(architecture, options.clone())?;
+        let planned = Short::of(architecture, options.clone(), verdict)?;
         let options = Options { seq_len: Some(planned.0.seq_len), ..options };
         let search = Search { architecture, options: &options, card, verdict };
         let limit = architecture.shape.max_position_embeddings;
@@ -140,7 +142,7 @@ struct Search<'a> {
     architecture: &'a Architecture,
     options: &'a Options,
     card: &'a Card,
-    verdict: &'a dyn Fn(&Plan) -> Verdict,
+    verdict: &'a (dyn Fn(&Plan) -> Verdict + Sync),
 }
 
 impl Search<'_> {
@@ -159,7 +161,7 @@ impl Search<'_> {
     fn needed(&self, axis: Axis, amount: u64) -> Option<Bytes> {
         let mut options = self.options.clone();
         (axis.set)(&mut options, amount);
-        let planned = Short::of(self.architecture, options).ok()?;
+        let planned = Short::of(self.architecture, options, self.verdict).ok()?;
         Some((self.verdict)(&planned.0).needed)
     }
 }
@@ -167,18 +169,25 @@ impl Search<'_> {
 /// Micro-batches that are planned: the first; the second, which those after it are like; and the last.
 const PLANNED: u32 = 3;
 
-/// A step planned with few of its micro-batches. What the others add is known: their batches, which are on the device all
-/// the time, and what the second costs.
+/// A step of the rank that needs most, planned with few of its micro-batches. What the others add is known: their batches,
+/// which are on the device all the time, and what the second costs.
 struct Short(Plan);
 
 impl Short {
-    fn of(architecture: &Architecture, options: Options) -> Result<Short, Problem> {
+    fn of(
+        architecture: &Architecture,
+        options: Options,
+        verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
+    ) -> Result<Short, Problem> {
         // what cannot be planned is refused as it is asked for
         let shape = &architecture.shape;
         options.check(options.length(shape), shape.num_hidden_layers, shape.num_experts)?;
         let steps = options.gradient_accumulation_steps;
-        let gradient_accumulation_steps = steps.min(PLANNED);
-        let plan = plan(architecture.clone(), Options { gradient_accumulation_steps, ..options })?;
+        let most = if options.parallel.pp > 1 { enough(&options.parallel).unwrap_or(steps) } else { PLANNED };
+        let gradient_accumulation_steps = steps.min(most);
+        let options = Options { gradient_accumulation_steps, ..options };
+        let ranks = plan_ranks(architecture, &options, Shown::Worst, |plan| (verdict(plan).needed, ()))?;
+        let plan = ranks.plan;
         Ok(Short(Plan { left_out: steps - gradient_accumulation_steps, ..plan }))
     }
 
@@ -288,9 +297,10 @@ fn between(below: Tried, above: Tried, capacity: Bytes, moved_below: bool, turn:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dtype;
     use crate::catalogue::{CUDA_CONTEXT, card};
     use crate::options::{Attention, HoldOutputs, Offload, Precision, Recompute};
+    use crate::parallel::{Parallel, Schedule};
+    use crate::{Dtype, plan};
     use peakledger_input::Source;
     use std::cell::Cell;
 
@@ -357,6 +367,38 @@ mod tests {
         }
     }
 
+    /// So does a pipeline of few, whichever stage needs most, and whatever is in flight.
+    #[test]
+    fn a_short_pipeline_stands_for_a_long_one() {
+        let schedules = [Schedule::OneFOneB, Schedule::ZbH1, Schedule::ZbH2, Schedule::Interleaved];
+        for (schedule, pp) in schedules.into_iter().flat_map(|schedule| [(schedule, 2), (schedule, 4)]) {
+            let virtual_stages = if schedule == Schedule::Interleaved { 2 } else { 1 };
+            let parallel = Parallel { pp, schedule, virtual_stages, ..Parallel::default() };
+            let options = Options {
+                seq_len: Some(20),
+                gradient_accumulation_steps: 32,
+                precision: Precision::Fp32,
+                parallel,
+                ..Options::default()
+            };
+            let config = r#"{"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64,
+                "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 48}"#;
+            let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
+            let card = card("80GiB").unwrap();
+            let short =
+                Short::of(&architecture, options.clone(), &|plan| Verdict::of(plan, &card, None)).unwrap();
+            let device_peak = |plan: &Plan| (plan.device_peak_in(None).phase.device_peak, ());
+            let whole = plan_ranks(&architecture, &options, Shown::Worst, device_peak).unwrap().plan;
+            assert!(short.0.steady.phases.len() < whole.steady.phases.len());
+            assert_eq!(
+                short.device_peak(),
+                whole.device_peak_in(None).phase.device_peak,
+                "{schedule:?}, {pp}"
+            );
+            assert_eq!(short.costs(), whole.steady.costs(), "{schedule:?}, {pp}");
+        }
+    }
+
     /// A step of many micro-batches peaks where the same step with all of them planned does, and costs as much.
     #[test]
     fn a_short_plan_stands_for_the_whole_step() {
@@ -386,7 +428,8 @@ mod tests {
         ] {
             for gradient_accumulation_steps in [1, 2, 3, 4, 9, 33] {
                 let options = Options { gradient_accumulation_steps, ..options.clone() };
-                let short = Short::of(&tiny(), options.clone()).unwrap();
+                let by_device_peak = |plan: &Plan| Verdict::of(plan, &card("80GiB").unwrap(), None);
+                let short = Short::of(&tiny(), options.clone(), &by_device_peak).unwrap();
                 let whole = plan(tiny(), options.clone()).unwrap();
                 assert_eq!(short.device_peak(), whole.device_peak_in(None).phase.device_peak, "{options:?}");
                 assert_eq!(short.costs(), whole.steady.costs(), "{options:?}");

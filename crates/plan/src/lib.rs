@@ -41,6 +41,7 @@ mod notes;
 mod optim;
 pub mod options;
 pub mod parallel;
+mod pipeline;
 mod plan;
 mod repeat;
 mod step;

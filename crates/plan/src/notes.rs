@@ -31,6 +31,7 @@ impl Plan {
             ("loop", self.training_loop()),
             ("kernels", self.kernels()),
         ];
+        list.extend(self.parallel_assumptions());
         if let Some(ranks) = self.data_parallel() {
             list.push(("data parallel", ranks));
         }
@@ -389,6 +390,11 @@ impl Plan {
             HoldOutputs::Backward => "the logits stay until backward ends",
             HoldOutputs::Step => "the logits stay until the step ends",
         };
+        if self.mesh.pp > 1 {
+            return "the schedule keeps the logits of the last stage until their backward, and the losses until the step ends; \
+                    zero_grad sets gradients to None"
+                .to_owned();
+        }
         if self.options.fused_loss {
             return "head and loss are one op that makes logits in pieces and their gradients at once (Liger's fused linear \
                     cross entropy); zero_grad sets gradients to None"

@@ -2,7 +2,7 @@
 
 use crate::Layers;
 use crate::config::Shape;
-use crate::parallel::{Mesh, Parallel, Schedule, Sharding, Stack};
+use crate::parallel::{Mesh, Parallel, Sharding, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -167,6 +167,7 @@ impl Options {
             let cause = format!("{} × {seq_len} tokens are more than 2^32", self.micro_batch_size);
             return wrong("--micro-batch-size", cause, "check it and --seq-len");
         }
+        let layers = layers.div_ceil(self.parallel.pp.max(1));
         let blocks = u64::from(self.gradient_accumulation_steps).saturating_mul(u64::from(layers));
         if blocks > MOST_BLOCKS {
             let steps = self.gradient_accumulation_steps;
@@ -314,6 +315,8 @@ impl Options {
     fn check_parallel(&self) -> Result<(), Problem> {
         let parallel = &self.parallel;
         let mesh = self.mesh()?;
+        self.check_sharding()?;
+        self.check_pipeline()?;
         if parallel.sp && mesh.tp == 1 {
             let cause = "the sequence is split among the ranks of --tp, and there is one";
             return Err(Problem::in_option("--sp", cause).mend("add --tp, or leave it out"));
@@ -328,9 +331,7 @@ impl Options {
         let not_yet = [
             ("--tp", mesh.tp > 1 && other_stack),
             ("--sp", parallel.sp && other_stack),
-            ("--pp", mesh.pp > 1),
-            ("--schedule", parallel.schedule != Schedule::default()),
-            ("--virtual-stages", parallel.virtual_stages > 1),
+            ("--pp", mesh.pp > 1 && other_stack),
             ("--cp", mesh.cp > 1),
             ("--ep", mesh.ep > 1 && other_stack),
             ("--etp", mesh.etp > 1 && other_stack),

@@ -2,6 +2,7 @@
 
 use crate::config::Architecture;
 use crate::options::Options;
+use crate::parallel::Mesh;
 use crate::step::{self, Outcome};
 use crate::torch::Costs;
 use crate::torch::tape::{Mark, NEVER, Once, Ran, Role, Stored, Tape};
@@ -23,6 +24,10 @@ pub struct Plan {
     pub parameters: u64,
     /// Those that are trained.
     pub trainable: u64,
+    /// Parameters that the rank holds: those of its stage.
+    pub rank_parameters: u64,
+    /// The world that the rank is in.
+    pub mesh: Mesh,
     /// The first step, in which the optimizer state is made.
     pub first: StepPlan,
     /// Every later step.
@@ -108,7 +113,12 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
         let cause = format!("the model has {positions} learned positions, and none beyond");
         return Err(Problem::in_option("--seq-len", cause).mend(format!("use {positions} or fewer tokens")));
     }
-    let Outcome { tape, parameters, trainable } = step::run(&architecture, &options, seq_len)?;
+    let mesh = options.mesh()?;
+    // a stage is a part of the model, and what options name may be in another
+    let whole = (mesh.pp > 1).then(|| step::count_all(&architecture, &options)).transpose()?;
+    let Outcome { tape, parameters: rank_parameters, trainable } =
+        step::run(&architecture, &options, seq_len)?;
+    let (parameters, trainable) = whole.unwrap_or((rank_parameters, trainable));
     let too_big = || {
         Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")
             .mend("check --micro-batch-size, --seq-len and the sizes in the config")
@@ -118,7 +128,19 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     }
     let first = StepPlan::read(&tape, Step::First).ok_or_else(too_big)?;
     let steady = StepPlan::read(&tape, Step::Steady).ok_or_else(too_big)?;
-    Ok(Plan { architecture, options, seq_len, parameters, trainable, first, steady, left_out: 0, tape })
+    Ok(Plan {
+        architecture,
+        options,
+        seq_len,
+        parameters,
+        trainable,
+        rank_parameters,
+        mesh,
+        first,
+        steady,
+        left_out: 0,
+        tape,
+    })
 }
 
 /// What a total counts.

@@ -10,8 +10,10 @@ use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
 use crate::parallel::data::{Ddp, Fsdp, Zero, Zero3};
 use crate::parallel::experts::ExpertParallel;
+use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
 use crate::parallel::{Sharding, Stack};
+use crate::pipeline::Pipeline;
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
@@ -38,6 +40,7 @@ pub(crate) struct Outcome {
 /// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     if options.gradient_accumulation_steps > RUN
+        && options.parallel.pp == 1
         && let Some(outcome) = run_repeating(arch, options, seq_len)?
     {
         return Ok(outcome);
@@ -70,14 +73,20 @@ pub(crate) fn run_recording(
     micro_batches: u32,
     facts: Option<Facts>,
 ) -> Result<(Outcome, Option<Facts>), Problem> {
-    let blocks = u64::from(arch.shape.num_hidden_layers) * u64::from(micro_batches);
+    let parallel = &options.parallel;
+    let stage = options.mesh()?.place(parallel.rank).pp;
+    let parts = parts(parallel, arch.shape.num_hidden_layers, stage)?;
+    let layers = parts.iter().map(|part| u64::from(part.end - part.first)).sum::<u64>();
+    let blocks = layers * u64::from(micro_batches);
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
     let torch = Torch::new(ops, options.capability);
     torch.facts.replace(facts);
     let mut build = Builder::new(torch.clone(), options);
     build.tensor = TensorParallel::of(arch, options)?;
     build.expert_parallel = ExpertParallel::of(arch, options)?;
-    let run = Run {
+    let weights = build.dtype;
+    let run = |part| Run {
+        part,
         attend: Attend::choose(&arch.shape, options),
         recompute: options.recompute,
         offload_activations: options.offload.activations.then_some(options.offload_prefetch as usize),
@@ -86,13 +95,17 @@ pub(crate) fn run_recording(
         input_grads: options.recompute != Recompute::None,
     };
     torch.begin(Phase::Load, None);
-    let model = torch.once(|| {
-        let model = arch.blueprint.build(&mut build, &arch.shape, run);
+    let mut models: Vec<(Part, Box<dyn Model>)> = torch.once(|| {
+        let model = |part: Part| (part, arch.blueprint.build(&mut build, &arch.shape, run(part)));
+        let models = parts.into_iter().map(model).collect();
         build.cast_loaded();
-        model
+        models
     });
-    build.check()?;
-    if options.fused_loss && model.head().plain_weight().is_none() {
+    if parallel.pp == 1 {
+        build.check()?; // a stage may lack what is named, which was looked for in the whole model
+    }
+    let has_adapter = |model: &dyn Model| model.head().is_some_and(|head| head.plain_weight().is_none());
+    if options.fused_loss && models.iter().any(|(_, model)| has_adapter(&**model)) {
         let problem =
             Problem::in_option("--fused-loss", "the head has an adapter, which the op does not take");
         return Err(problem.mend("take `lm_head` out of the targets, or leave it out"));
@@ -128,16 +141,26 @@ pub(crate) fn run_recording(
     }
     let trained: Vec<Parameter> = built.into_iter().filter(|p| p.leaf.is_some()).collect();
     let trainable = count(&trained);
+    let program = match models.pop() {
+        Some((_, model)) if parallel.pp == 1 && models.is_empty() => {
+            let loaded = 0..options.gradient_accumulation_steps;
+            Program::Whole { model, batches: loaded.map(|i| load(&torch, options, seq_len, i)).collect() }
+        }
+        last => {
+            models.extend(last);
+            let shares = if parallel.sp { u64::from(parallel.tp) } else { 1 };
+            let hidden_states = [options.micro_batch_size, seq_len / shares, arch.shape.hidden_size];
+            let between = (Layout::contiguous(&hidden_states), weights);
+            Program::Stage(Pipeline::new(&torch, options, seq_len, models, between))
+        }
+    };
     let loop_ = Loop {
         torch: torch.clone(),
         options,
-        model,
+        program,
         loss_module,
         optimizer_module,
         scaler: options.grad_scaler.then(|| GradScaler::new(&torch)),
-        batches: (0..options.gradient_accumulation_steps)
-            .map(|i| load(&torch, options, seq_len, i))
-            .collect(),
         update: Update::new(&torch, options, shards.unwrap_or(trained)),
     };
     torch.end();
@@ -147,6 +170,19 @@ pub(crate) fn run_recording(
     torch.module_hooks.borrow_mut().take(); // they hold tensors, and these the session
     let facts = torch.facts.take();
     Ok((Outcome { tape, parameters, trainable }, facts))
+}
+
+/// How many parameters the whole model has, and how many of them are trained: it is built, but not run.
+///
+/// # Errors
+/// Names the target of an adapter, or the frozen part, that the model does not have.
+pub(crate) fn count_all(arch: &Architecture, options: &Options) -> Result<(u64, u64), Problem> {
+    let mut build = Builder::new(Torch::new(0, options.capability), options);
+    let _model = arch.blueprint.build(&mut build, &arch.shape, Run::none(&arch.shape));
+    build.check()?;
+    let all = count(&build.parameters);
+    build.parameters.retain(|parameter| parameter.leaf.is_some());
+    Ok((all, count(&build.parameters)))
 }
 
 /// Every parameter as one that lies on the host.
@@ -164,39 +200,66 @@ fn host_parameters(torch: &Torch, parameters: &[Parameter]) -> Vec<HostParameter
 
 /// Places a micro-batch on the device.
 fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
-    let input = |name| {
-        // positions are the same in every row
-        let rows = if name == "position_ids" { 1 } else { options.micro_batch_size };
-        let layout = Layout::contiguous(&[rows, seq_len]);
-        let kind = (Category::Activation, Some(Detail::Input));
-        let tensor = torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Input { name, micro_batch });
-        tensor.relabel(|stored| stored.tracked = NEVER);
-        tensor
-    };
+    let input = |name| place_input(torch, options, seq_len, (name, micro_batch));
     let attention_mask = options.padded.then(|| input("attention_mask"));
     // a model whose hidden states are split by sequence would count those of its part
     let position_ids = options.parallel.sp.then(|| input("position_ids"));
-    Batch { input_ids: input("input_ids"), attention_mask, position_ids, labels: input("labels") }
+    Batch { input: input("input_ids"), attention_mask, position_ids, labels: Some(input("labels")) }
 }
 
-/// What a loop that keeps the model's output keeps: the logits, and by their graph the leaves with their gradients and
-/// the contexts of Python functions.
+/// Places a tensor of a micro-batch, `[b, s]`.
+pub(crate) fn place_input(
+    torch: &Rc<Torch>,
+    options: &Options,
+    seq_len: u64,
+    (name, micro_batch): (&'static str, u32),
+) -> Tensor {
+    // positions are the same in every row
+    let rows = if name == "position_ids" { 1 } else { options.micro_batch_size };
+    let layout = Layout::contiguous(&[rows, seq_len]);
+    let kind = (Category::Activation, Some(Detail::Input));
+    let tensor = torch.place(layout, Dtype::Int64, kind, ModuleId(0), Role::Input { name, micro_batch });
+    tensor.relabel(|stored| stored.tracked = NEVER);
+    tensor
+}
+
+/// What the graph of a forward pass holds beside its nodes: leaves that are no parameters, with their gradients, and the
+/// contexts of Python functions.
+pub(crate) struct Graph {
+    _leaves: Vec<(Tensor, Rc<Leaf>)>,
+    contexts: Rc<Vec<Tensor>>,
+}
+
+impl Graph {
+    /// That of the forward pass that has just been run.
+    pub(crate) fn take(torch: &Torch) -> Graph {
+        Graph { _leaves: torch.leaves.take(), contexts: Rc::new(torch.contexts.take()) }
+    }
+}
+
+/// What a loop that keeps the model's output keeps: the logits, and their graph.
 struct Output {
     _logits: Option<Tensor>,
-    _leaves: Vec<(Tensor, Rc<Leaf>)>,
-    _contexts: Rc<Vec<Tensor>>,
+    _graph: Graph,
+}
+
+/// What is run of the model.
+enum Program {
+    /// All of it, a micro-batch after the other.
+    Whole { model: Box<dyn Model>, batches: Vec<Batch> },
+    /// A stage of a pipeline.
+    Stage(Pipeline),
 }
 
 /// The training loop.
-struct Loop<'a> {
-    torch: Rc<Torch>,
-    options: &'a Options,
-    model: Box<dyn Model>,
+pub(crate) struct Loop<'a> {
+    pub(crate) torch: Rc<Torch>,
+    pub(crate) options: &'a Options,
+    program: Program,
     loss_module: ModuleId,
     optimizer_module: ModuleId,
     scaler: Option<GradScaler>,
-    update: Update<'a>,
-    batches: Vec<Batch>,
+    pub(crate) update: Update<'a>,
 }
 
 impl Loop<'_> {
@@ -204,11 +267,16 @@ impl Loop<'_> {
         let torch = &self.torch;
         let mut held = None;
         let hooks = torch.module_hooks.borrow().clone();
-        for (micro_batch, batch) in (0..micro_batches).zip(&self.batches) {
-            if let Some(hooks) = &hooks {
-                hooks.begin(micro_batch + 1 == micro_batches);
+        match &self.program {
+            Program::Whole { model, batches } => {
+                for (micro_batch, batch) in (0..micro_batches).zip(batches) {
+                    if let Some(hooks) = &hooks {
+                        hooks.begin(micro_batch + 1 == micro_batches);
+                    }
+                    self.micro_batch(&**model, micro_batch, batch, &mut held);
+                }
             }
-            self.micro_batch(micro_batch, batch, &mut held);
+            Program::Stage(pipeline) => self.run_stage(pipeline),
         }
         torch.begin(Phase::Update, None);
         let update = || {
@@ -230,7 +298,7 @@ impl Loop<'_> {
         torch.end();
     }
 
-    fn micro_batch(&self, micro_batch: u32, batch: &Batch, held: &mut Option<Output>) {
+    fn micro_batch(&self, model: &dyn Model, micro_batch: u32, batch: &Batch, held: &mut Option<Output>) {
         let torch = &self.torch;
         let hooks = torch.module_hooks.borrow().clone();
         let begin = |phase| torch.begin(phase, Some(micro_batch));
@@ -243,25 +311,23 @@ impl Loop<'_> {
             if let Some(hooks) = &hooks {
                 hooks.enter();
             }
-            let last_hidden_state = self.model.decode(batch);
-            let logits = (!self.options.fused_loss).then(|| self.logits(&last_hidden_state));
+            let last_hidden_state = model.decode(batch);
+            let logits = if self.options.fused_loss { None } else { self.logits(model, &last_hidden_state) };
             let holds = self.options.loss_in_model || self.options.fused_loss;
             let logits = if holds { logits } else { logits.map(leave) };
             let last_hidden_state = holds.then_some(last_hidden_state);
-            let leaves = torch.leaves.take();
-            let contexts = Rc::new(torch.contexts.take());
+            let graph = Graph::take(torch);
+            let contexts = graph.contexts.clone();
             *held = None; // a loop that keeps its output overwrites it here
             torch.end();
             begin(Phase::Loss);
-            let loss = torch.inside(self.loss_module, || self.loss(&logits, &last_hidden_state, batch));
+            let share = self.options.gradient_accumulation_steps;
+            let loss = self.loss(model, (&logits, &last_hidden_state), batch, share);
             let loss = if holds { leave(loss) } else { loss };
             drop(last_hidden_state);
-            let output = Output { _logits: logits, _leaves: leaves, _contexts: contexts.clone() };
+            let output = Output { _logits: logits, _graph: graph };
             let output = (self.options.hold_outputs != HoldOutputs::No).then_some(output);
-            let loss = match &self.scaler {
-                Some(scaler) => torch.inside(self.optimizer_module, || scaler.scale(&loss)),
-                None => loss,
-            };
+            let loss = self.scaled(loss);
             torch.end();
             begin(Phase::Backward);
             torch.launch("backward"); // autocast's casts of the weights are still there
@@ -278,21 +344,41 @@ impl Loop<'_> {
         }
     }
 
-    fn logits(&self, last_hidden_state: &Tensor) -> Tensor {
-        let logits = self.model.logits(last_hidden_state);
+    /// What the head puts out, where the model has it.
+    pub(crate) fn logits(&self, model: &dyn Model, last_hidden_state: &Tensor) -> Option<Tensor> {
+        let logits = model.logits(last_hidden_state)?;
         logits.relabel(|stored| stored.detail = Some(Detail::Output));
-        logits
+        Some(logits)
     }
 
-    fn loss(&self, logits: &Option<Tensor>, last_hidden_state: &Option<Tensor>, batch: &Batch) -> Tensor {
-        let (labels, micro_batches) = (&batch.labels, self.batches.len());
-        match (logits, last_hidden_state, self.model.head().plain_weight()) {
+    /// The loss, which is one share of so many of the step's.
+    pub(crate) fn loss(
+        &self,
+        model: &dyn Model,
+        (logits, last_hidden_state): (&Option<Tensor>, &Option<Tensor>),
+        batch: &Batch,
+        shares: u32,
+    ) -> Tensor {
+        let head = model.head().and_then(|head| head.plain_weight());
+        let of = |labels| match (logits, last_hidden_state, head) {
             (None, Some(hidden), Some(head)) => {
                 let is_recent = self.options.capability.is_none_or(|capability| capability >= (8, 0));
-                fused_causal_lm_loss(hidden, head, labels, micro_batches, is_recent)
+                fused_causal_lm_loss(hidden, head, labels, shares, is_recent)
             }
-            (Some(logits), ..) => causal_lm_loss(logits, labels, micro_batches),
+            (Some(logits), ..) => causal_lm_loss(logits, labels, shares),
             _ => unreachable!("a head that the fused loss does not take is refused before"),
+        };
+        match &batch.labels {
+            Some(labels) => self.torch.inside(self.loss_module, || of(labels)),
+            None => unreachable!("where the head is, the labels are"),
+        }
+    }
+
+    /// The loss as backward is called on it.
+    pub(crate) fn scaled(&self, loss: Tensor) -> Tensor {
+        match &self.scaler {
+            Some(scaler) => self.torch.inside(self.optimizer_module, || scaler.scale(&loss)),
+            None => loss,
         }
     }
 }

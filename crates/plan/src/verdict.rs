@@ -2,6 +2,7 @@
 //! looked at, and where a phase peaks, in words.
 
 use crate::catalogue::{CUDA_CONTEXT, Card};
+use crate::parallel::{Communicator, communicators};
 use crate::{At, Plan, PlannedPhase, Step};
 use peakledger_core::Bytes;
 
@@ -19,13 +20,13 @@ impl Verdict {
     pub fn of(plan: &Plan, card: &Card, step: Option<Step>) -> Verdict {
         let device_peak = plan.device_peak_in(step).phase.device_peak;
         let with_all = device_peak.checked_add(Bytes::new(plan.bytes_left_out()));
-        let needed = with_all.and_then(|bytes| bytes.checked_add(Verdict::outside(Some(card))));
+        let needed = with_all.and_then(|bytes| bytes.checked_add(plan.outside(Some(card))));
         // a sum past 64 bits fits no card
         Verdict { needed: needed.unwrap_or(Bytes::new(u64::MAX)), capacity: card.total }
     }
 
-    /// What a process takes outside the allocator: the CUDA context, as it was measured on the card, if it was.
-    pub fn outside(card: Option<&Card>) -> Bytes {
+    /// What the CUDA context of a process takes, as it was measured on the card, if it was.
+    pub fn context(card: Option<&Card>) -> Bytes {
         card.and_then(|card| card.context).unwrap_or(CUDA_CONTEXT)
     }
 
@@ -41,6 +42,19 @@ impl Verdict {
 }
 
 impl Plan {
+    /// What a process takes outside the allocator: the CUDA context, and the communicators of its process groups.
+    pub fn outside(&self, card: Option<&Card>) -> Bytes {
+        let all = self.communicators().into_iter().map(|group| group.bytes).chain([Verdict::context(card)]);
+        Bytes::new(all.fold(0, |sum, bytes| sum.saturating_add(bytes.get())))
+    }
+
+    /// The process groups of the rank, with what their communicators take of its card.
+    pub fn communicators(&self) -> Vec<Communicator> {
+        let (parallel, shape) = (&self.options.parallel, &self.architecture.shape);
+        let stage = self.mesh.place(parallel.rank).pp;
+        communicators(parallel, &self.mesh, stage, shape.tie_word_embeddings, shape.num_experts > 0)
+    }
+
     /// Where the op-level peak of one step is, or of the plan.
     pub fn peak_in(&self, step: Option<Step>) -> At<'_> {
         step.map_or_else(|| self.peak(), |step| self.step(step).peak())

@@ -8,7 +8,7 @@ use crate::table::{Cell, Column, Table, clip, entry, prose};
 use crate::{Look, Origins, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
 use anstyle::Style;
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Fit, Largest, Limit, Plan, TheoreticalTime, Verdict};
+use peakledger_plan::{Fit, Largest, Limit, Plan, TheoreticalTime};
 use serde::Serialize;
 use std::io;
 use unicode_width::UnicodeWidthStr;
@@ -130,9 +130,9 @@ impl FitReport<'_> {
         match self.reservation {
             Some(reservation) => {
                 let phase = |out: &PlannedOom| Some(out.phase(self.plan)?.phase.to_string());
-                verdict::of_reserved(self.card, self.fit.verdict, reservation, phase)
+                verdict::of_reserved(self.plan, self.card, self.fit.verdict, reservation, phase)
             }
-            None => verdict::sentence(self.card, self.fit.verdict, self.fit.device_peak),
+            None => verdict::sentence(self.plan, self.card, self.fit.verdict, self.fit.device_peak),
         }
     }
 
@@ -422,7 +422,7 @@ impl<'a> FitJson<'a> {
             parameters: report.plan.parameters,
             gpu: &report.card.name,
             capacity_bytes: report.card.total.get(),
-            outside_bytes: Verdict::outside(Some(report.card)).get(),
+            outside_bytes: report.plan.outside(Some(report.card)).get(),
             micro_batch_size: report.fit.options.micro_batch_size,
             seq_len: report.fit.seq_len,
             gradient_accumulation_steps: report.fit.options.gradient_accumulation_steps,

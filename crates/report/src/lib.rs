@@ -41,7 +41,7 @@ pub use list::{Entry, ListReport};
 pub use look::Look;
 pub use oom::OomReport;
 pub use origins::{NotPlanned, OriginFile, OriginKey, OriginOption, Origins};
-pub use plan::PlanReport;
+pub use plan::{PlanReport, RankFigures, RanksReport};
 pub use read::{At, ReadReport};
 pub use reconcile::{MeasuredFacts, ReconcileReport, Side, Tolerance};
 pub use replay::{Asked, PlannedOom, ReplayReport, Replays, Reservation};

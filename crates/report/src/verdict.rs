@@ -3,22 +3,40 @@
 use crate::figures::spare_or_short;
 use crate::{PlannedOom, Reservation};
 use peakledger_core::Bytes;
-use peakledger_plan::Verdict;
 use peakledger_plan::catalogue::Card;
+use peakledger_plan::{Plan, Verdict};
+
+/// `300.00 MiB of CUDA context`, and what communicators take beside it.
+fn outside(plan: &Plan, card: &Card) -> String {
+    let context = Verdict::context(Some(card));
+    let groups = plan.communicators();
+    match groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.bytes.get())) {
+        0 => format!("{context} of CUDA context"),
+        bytes => {
+            let several = if groups.len() == 1 { "" } else { "s" };
+            format!(
+                "{context} of CUDA context and {} of {} communicator{several}",
+                Bytes::new(bytes),
+                groups.len()
+            )
+        }
+    }
+}
 
 /// `fits: 7.27 GiB to spare on …`, and what that is made of.
-pub(crate) fn sentence(card: &Card, verdict: Verdict, device_peak: Bytes) -> String {
+pub(crate) fn sentence(plan: &Plan, card: &Card, verdict: Verdict, device_peak: Bytes) -> String {
     let answer = if verdict.fits() { "fits" } else { "does not fit" };
     let headroom = spare_or_short(verdict.headroom());
-    let (name, context) = (card.full_name.as_deref().unwrap_or(&card.name), Verdict::outside(Some(card)));
+    let (name, outside) = (card.full_name.as_deref().unwrap_or(&card.name), outside(plan, card));
     format!(
-        "{answer}: {headroom} on {name} ({device_peak} at the device peak and {context} of CUDA context, of {})",
+        "{answer}: {headroom} on {name} ({device_peak} at the device peak and {outside}, of {})",
         card.total
     )
 }
 
 /// The same by what the caching allocator reserves; and where it runs out, and what was asked for there.
 pub(crate) fn of_reserved(
+    plan: &Plan,
     card: &Card,
     verdict: Verdict,
     reservation: &Reservation,
@@ -26,10 +44,10 @@ pub(crate) fn of_reserved(
 ) -> String {
     let answer = if verdict.fits() { "fits" } else { "does not fit" };
     let (headroom, reserved) = (spare_or_short(verdict.headroom()), reservation.reserved());
-    let (name, context) = (card.full_name.as_deref().unwrap_or(&card.name), Verdict::outside(Some(card)));
+    let (name, outside) = (card.full_name.as_deref().unwrap_or(&card.name), outside(plan, card));
     let allowed = if verdict.capacity < card.total { " allowed" } else { "" };
     let mut text = format!(
-        "{answer}: {headroom} on {name} ({reserved} reserved and {context} of CUDA context, of {}{allowed})",
+        "{answer}: {headroom} on {name} ({reserved} reserved and {outside}, of {}{allowed})",
         verdict.capacity
     );
     if reservation.retries > 0 && reservation.oom.is_none() {
@@ -47,7 +65,7 @@ pub(crate) fn of_reserved(
             out.step.as_str()
         );
         let allocated = Bytes::new(reservation.allocated);
-        if allocated.checked_add(context).is_some_and(|needed| needed <= verdict.capacity) {
+        if allocated.checked_add(plan.outside(Some(card))).is_some_and(|needed| needed <= verdict.capacity) {
             let free = Bytes::new(out.oom.totals.free());
             text += &format!(
                 ", though no more than {allocated} is ever allocated: {free} of what is reserved is free"

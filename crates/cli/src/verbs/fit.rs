@@ -10,7 +10,8 @@ use peakledger_allocator::Settings;
 use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
-use peakledger_plan::{Fit, Plan, Verdict, plan};
+use peakledger_plan::parallel::{Shown, plan_ranks};
+use peakledger_plan::{Fit, Plan, Verdict};
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, Reservation};
 
 /// Find what fits a card: the largest micro-batch or length, and which strategies buy it
@@ -66,8 +67,11 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&read)?;
     let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card, settings };
 
-    let given = step.options(Some(&card)).and_then(|options| plan(try_out.architecture.clone(), options));
-    let given = given.map_err(|problem| request.blame(problem))?;
+    let needed = |plan: &Plan| (try_out.verdict(plan).needed, ());
+    let given = step
+        .options(Some(&card))
+        .and_then(|options| plan_ranks(&try_out.architecture, &options, Shown::Worst, needed));
+    let given = given.map_err(|problem| request.blame(problem))?.plan;
     let fit = try_out.fit(step)?;
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     // a candidate takes the place of a usual change of its name
@@ -130,11 +134,16 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
-        let takes = |plan: &Plan| match self.reservation(plan) {
-            Some(reservation) => reservation.verdict(self.card),
-            None => Verdict::of(plan, self.card, None),
-        };
+        let takes = |plan: &Plan| self.verdict(plan);
         Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes)
+    }
+
+    /// What a rank takes of the card.
+    fn verdict(&self, plan: &Plan) -> Verdict {
+        match self.reservation(plan) {
+            Some(reservation) => reservation.verdict(plan, self.card),
+            None => Verdict::of(plan, self.card, None),
+        }
     }
 
     /// What the caching allocator reserves for a plan.

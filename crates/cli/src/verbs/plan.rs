@@ -5,15 +5,17 @@ use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, model, target};
 use crate::from::{FromArgs, Given, Resolved};
 use crate::output::{self, Output, Target};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
+use crate::usage;
 use crate::usual::{Change, changes};
 use clap::{Command, ValueEnum};
 use peakledger_allocator::Settings;
 use peakledger_core::document::LedgerFile;
-use peakledger_input::{Input, Problem};
+use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, ModelFile, card};
 use peakledger_plan::config::Architecture;
-use peakledger_plan::{Plan, Step, Verdict, plan};
-use peakledger_report::{ExplainReport, Origins, PlanReport, Reservation};
+use peakledger_plan::parallel::{RankClass, Ranks, Shown, plan_ranks};
+use peakledger_plan::{Plan, Step, Verdict};
+use peakledger_report::{ExplainReport, Origins, PlanReport, RankFigures, RanksReport, Reservation};
 use std::path::Path;
 
 /// Predict the memory of a training step, op by op, from a model's config
@@ -52,6 +54,10 @@ pub(crate) struct Args {
     /// Save the step's ledger for `show` and `compare`; the steady step unless --step first
     #[arg(long, value_name = "FILE", value_parser = target())]
     save: Option<Target>,
+    /// Of many GPUs, the rank whose plan is shown: a number, worst for the one that needs most, or all for that one and the
+    /// phases of every other [default: worst]
+    #[arg(long, value_name = "R|worst|all", value_parser = rank)]
+    rank: Option<RankArg>,
     /// Draw the timeline in the table
     #[arg(long, help_heading = "Output")]
     plot: bool,
@@ -66,6 +72,25 @@ enum StepArg {
     First,
     Steady,
     Both,
+}
+
+/// Which rank is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RankArg {
+    Worst,
+    All,
+    Number(u32),
+}
+
+fn rank(text: &str) -> Result<RankArg, Problem> {
+    match text {
+        "worst" => Ok(RankArg::Worst),
+        "all" => Ok(RankArg::All),
+        _ => usage::count(text).map(RankArg::Number).map_err(|_| {
+            let problem = Problem::anywhere(format!("{} is no rank", quoted(text)));
+            problem.mend("use a number from 0 on, worst or all")
+        }),
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -120,12 +145,21 @@ impl Question {
     }
 }
 
+/// Every rank, and which of them is shown.
+struct Ranked {
+    each: Vec<(RankClass, RankFigures)>,
+    shown: usize,
+    worst: usize,
+    all: bool,
+}
+
 /// A step that is planned, and the candidates beside it.
 pub(crate) struct Planned {
     name: String,
     plan: Plan,
     step: Option<Step>,
     card: Option<Card>,
+    ranks: Ranked,
     candidates: Vec<(String, Plan)>,
     left_out: Vec<(String, String)>,
     reservations: Vec<Reservation>,
@@ -138,44 +172,57 @@ impl Planned {
         let asked = &question.asked;
         let card = args.gpu.as_deref().map(card).transpose()?;
         let architecture = Architecture::read(&model.config)?;
-        let run = |step: &StepArgs| plan(architecture.clone(), step.options(card.as_ref())?);
-        let planned = run(&asked.step).map_err(|problem| asked.blame(problem))?;
-        let mut plans: Vec<(String, Plan)> = Vec::new();
-        let mut left_out = Vec::new();
-        // a candidate takes the place of a usual change of its name
-        let is_asked =
-            |change: &Change| question.candidates.iter().any(|candidate| candidate.name == change.name);
-        let usual = args.usual.iter().flat_map(|_| changes(&planned.options));
-        for change in usual.filter(|change| !is_asked(change)) {
-            match Candidate::of(&change.name, &change.options, &asked.step).and_then(|other| run(&other.step))
-            {
-                Ok(plan) => plans.push((change.name, plan)),
-                Err(problem) => left_out.push((change.name, problem.cause)),
-            }
-        }
-        for other in &question.candidates {
-            let plan = run(&other.step).map_err(|problem| of_candidate(&other.name, &asked.step, problem))?;
-            plans.push((other.name.clone(), plan));
-        }
         let step = match args.shown {
             StepArg::First => Some(Step::First),
             StepArg::Steady => Some(Step::Steady),
             StepArg::Both => None,
         };
-        let all = std::iter::once(&planned).chain(plans.iter().map(|(_, plan)| plan));
-        let reserved = all.map(|plan| Reservation::of(plan, question.settings, card.as_ref(), step));
-        let reservations: Vec<Reservation> = reserved.map_while(|reserved| reserved).collect();
-        let origins = asked.origins.clone();
-        Ok(Planned {
-            name: model.name,
-            plan: planned,
-            step,
-            card,
-            candidates: plans,
-            left_out,
-            reservations,
-            origins,
-        })
+        let look = |plan: &Plan| {
+            let reservation = Reservation::of(plan, question.settings, card.as_ref(), step);
+            let figures = RankFigures::of(plan, card.as_ref(), step, reservation);
+            (figures.needed(), figures)
+        };
+        let run =
+            |args: &StepArgs, shown| plan_ranks(&architecture, &args.options(card.as_ref())?, shown, look);
+        let shown = match args.rank {
+            Some(RankArg::Number(rank)) => Shown::Rank(rank),
+            Some(RankArg::Worst | RankArg::All) | None => Shown::Worst,
+        };
+        let mut reservations = Vec::new();
+        let mut reserved = |ranks: &Ranks<RankFigures>| {
+            let (_, figures) = ranks.each.get(ranks.shown)?;
+            reservations.push(figures.reservation.clone());
+            Some(())
+        };
+        let planned = run(&asked.step, shown).map_err(|problem| asked.blame(problem))?;
+        reserved(&planned);
+        let mut plans: Vec<(String, Plan)> = Vec::new();
+        let mut left_out = Vec::new();
+        // a candidate takes the place of a usual change of its name
+        let is_asked =
+            |change: &Change| question.candidates.iter().any(|candidate| candidate.name == change.name);
+        let usual = args.usual.iter().flat_map(|_| changes(&planned.plan.options));
+        for change in usual.filter(|change| !is_asked(change)) {
+            let other = Candidate::of(&change.name, &change.options, &asked.step);
+            match other.and_then(|other| run(&other.step, Shown::Worst)) {
+                Ok(ranks) => {
+                    reserved(&ranks);
+                    plans.push((change.name, ranks.plan));
+                }
+                Err(problem) => left_out.push((change.name, problem.cause)),
+            }
+        }
+        for other in &question.candidates {
+            let ranks = run(&other.step, Shown::Worst);
+            let ranks = ranks.map_err(|problem| of_candidate(&other.name, &asked.step, problem))?;
+            reserved(&ranks);
+            plans.push((other.name.clone(), ranks.plan));
+        }
+        let Ranks { plan, shown, worst, each } = planned;
+        let ranks = Ranked { each, shown, worst, all: args.rank == Some(RankArg::All) };
+        let reservations = reservations.into_iter().map_while(|reserved| reserved).collect();
+        let (name, origins) = (model.name, asked.origins.clone());
+        Ok(Planned { name, plan, step, card, ranks, candidates: plans, left_out, reservations, origins })
     }
 
     pub(crate) fn report(&self) -> PlanReport<'_> {
@@ -186,6 +233,12 @@ impl Planned {
             card: self.card.as_ref(),
             candidates: &self.candidates,
             left_out: &self.left_out,
+            ranks: (self.plan.mesh.world > 1).then_some(RanksReport {
+                each: &self.ranks.each,
+                shown: self.ranks.shown,
+                worst: self.ranks.worst,
+                all: self.ranks.all,
+            }),
             reservations: &self.reservations,
             origins: self.origins.as_ref(),
         }

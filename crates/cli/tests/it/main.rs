@@ -21,6 +21,7 @@ mod list;
 mod pages;
 mod plan;
 mod plot;
+mod ranks;
 mod read;
 mod read_hostile;
 #[cfg(unix)]

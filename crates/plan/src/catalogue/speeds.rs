@@ -15,9 +15,21 @@ pub struct Speeds {
     pub bf16: Option<u64>,
     /// Its way to the host.
     pub host_link: HostLink,
+    /// Bytes a second to other cards of its host, where NVLink goes there.
+    pub nvlink: Option<u64>,
     /// The sheet that the figures are of. Most were entered from memory and are not checked against it yet: all but
     /// H20, B200 and the memory rates of A40 and A10G.
     pub source: String,
+}
+
+impl Speeds {
+    /// Bytes a second that it sends to other cards of its host, and over what: NVLink, or the link to the host.
+    pub fn to_other_cards(&self) -> (u64, &'static str) {
+        match self.nvlink {
+            Some(rate) => (rate, "NVLink"),
+            None => (self.host_link.bytes_per_second(), self.host_link.as_str()),
+        }
+    }
 }
 
 /// A way between card and host.
@@ -75,6 +87,8 @@ pub(super) struct Entry {
     fp16_gflops: Option<u64>,
     bf16_gflops: Option<u64>,
     host_link: HostLink,
+    /// Each way: half of what sheets say of both.
+    nvlink_gb_per_s: Option<u64>,
     source: String,
 }
 
@@ -87,6 +101,7 @@ impl From<Entry> for Speeds {
             fp16: entry.fp16_gflops.map(giga),
             bf16: entry.bf16_gflops.map(giga),
             host_link: entry.host_link,
+            nvlink: entry.nvlink_gb_per_s.map(giga),
             source: entry.source,
         }
     }

@@ -61,13 +61,13 @@ impl Around {
 /// The model.
 pub(crate) struct Decoder {
     model: ModuleId,
-    embed_tokens: Embedding,
+    embed_tokens: Option<Embedding>,
     embed_scale: Option<Tensor>,
     layers: Vec<Rc<dyn Layer>>,
-    norm: Norm,
+    norm: Option<Norm>,
     rotary: Option<RotaryEmbedding>,
     sliding_rotary: Option<RotaryEmbedding>,
-    lm_head: Linear,
+    lm_head: Option<Linear>,
     around: Around,
     run: Run,
     window: Option<Window>,
@@ -79,7 +79,7 @@ fn is_sliding(window: Option<&Window>, layer: usize) -> bool {
 }
 
 impl Decoder {
-    /// Builds the model; `layer` builds one of its layers.
+    /// Builds the part of the model that is run; `layer` builds one of its layers.
     pub(crate) fn new(
         build: &mut Builder,
         shape: &Shape,
@@ -90,17 +90,21 @@ impl Decoder {
         let root = build.root();
         let [base, embedding, last_norm] = around.names;
         let model = build.module(root, base);
-        let embed_tokens = Embedding::new(build, model, embedding, [shape.vocab_size, shape.hidden_size]);
-        let embed_scale = around
-            .scaled_embedding
-            .then(|| build.buffer(embed_tokens.module, "embed_scale", &[], build.dtype));
+        let part = run.part;
+        let embed_tokens = part
+            .embeds
+            .then(|| Embedding::new(build, model, embedding, [shape.vocab_size, shape.hidden_size]));
+        let embed_scale = embed_tokens
+            .as_ref()
+            .filter(|_| around.scaled_embedding)
+            .map(|embedding| build.buffer(embedding.module, "embed_scale", &[], build.dtype));
         let list = build.module(model, "layers");
-        let layers = (0..shape.num_hidden_layers).map(|index| {
+        let layers = part.layers().map(|index| {
             let module = build.indexed(list, index);
             layer(build, module, index)
         });
         let layers = layers.collect();
-        let norm = Norm::new(build, model, last_norm, around.norm, shape.hidden_size);
+        let norm = part.ends.then(|| Norm::new(build, model, last_norm, around.norm, shape.hidden_size));
         let own_tables = around.own_sliding_tables && shape.window.is_some();
         let all_sliding = shape.window.as_ref().is_some_and(|window| !window.layers.contains(&false));
         let rotary_emb = build.module(model, "rotary_emb");
@@ -109,11 +113,12 @@ impl Decoder {
         let rotary = (!own_tables || !all_sliding).then(|| tables(build, ["inv_freq", "original_inv_freq"]));
         let sliding_names = ["sliding_attention_inv_freq", "sliding_attention_original_inv_freq"];
         let sliding_rotary = own_tables.then(|| tables(build, sliding_names));
-        let lm_head = if shape.tie_word_embeddings {
-            Linear::tied(build, root, "lm_head", &embed_tokens.weight, shape.vocab_size)
-        } else {
-            Linear::new(build, root, "lm_head", (shape.hidden_size, shape.vocab_size), false)
-        };
+        let lm_head = part.ends.then(|| match &embed_tokens {
+            Some(embedding) if shape.tie_word_embeddings => {
+                Linear::tied(build, root, "lm_head", &embedding.weight, shape.vocab_size)
+            }
+            _ => Linear::new(build, root, "lm_head", (shape.hidden_size, shape.vocab_size), false),
+        });
         let window = shape.window.clone();
         Decoder {
             model,
@@ -130,36 +135,40 @@ impl Decoder {
         }
     }
 
-    fn embed(&self, input_ids: &Tensor) -> Tensor {
-        let module = self.embed_tokens.module;
+    /// The hidden states that go into the first layer: those that the part before put out, where it has no embedding.
+    fn embed(&self, input: &Tensor) -> Tensor {
+        let Some(embed_tokens) = &self.embed_tokens else { return input.clone() };
+        let module = embed_tokens.module;
         let scaled = |embedded: Tensor| match &self.embed_scale {
             None => embedded,
-            Some(scale) => ops::mul(&embedded, ops::to(scale, self.embed_tokens.weight.dtype())),
+            Some(scale) => ops::mul(&embedded, ops::to(scale, embed_tokens.weight.dtype())),
         };
-        let embedded = self.embed_tokens.forward_then(input_ids, scaled);
+        let embedded = embed_tokens.forward_then(input, scaled);
         self.run.input(embedded, module)
     }
 }
 
 impl Model for Decoder {
     fn decode(&self, batch: &Batch) -> Tensor {
-        let input_ids = &batch.input_ids;
-        let torch = input_ids.torch();
+        let torch = batch.input.torch();
         torch.inside(self.model, || {
-            let inputs_embeds = self.embed(input_ids);
+            let inputs_embeds = self.embed(&batch.input);
             let position_ids = match &batch.position_ids {
                 Some(passed) => passed.clone(),
-                None => ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0),
+                None => ops::unsqueeze(ops::add_scalar(ops::arange(torch, batch.input.size(1))), 0),
             };
             let masks = Masks::new(self.run.attend, self.window.as_ref(), batch, inputs_embeds.dtype());
-            let hidden_states = ops::dropout(&inputs_embeds, self.around.embedding_dropout);
+            let hidden_states = match self.embed_tokens {
+                Some(_) => ops::dropout(&inputs_embeds, self.around.embedding_dropout),
+                None => inputs_embeds.clone(),
+            };
             let dtype = self.around.rotary_dtype.unwrap_or(hidden_states.dtype());
             let tables = |rotary: &RotaryEmbedding| rotary.forward(&position_ids, dtype);
             let [sliding, full] =
                 [&self.sliding_rotary, &self.rotary].map(|rotary| rotary.as_ref().map(tables));
             let mut blocks: Vec<Block> = Vec::with_capacity(self.layers.len());
-            for (index, layer) in self.layers.iter().enumerate() {
-                let is_sliding = is_sliding(self.window.as_ref(), index);
+            for (index, layer) in self.run.part.layers().zip(&self.layers) {
+                let is_sliding = is_sliding(self.window.as_ref(), index as usize);
                 let own = sliding.as_ref().filter(|_| is_sliding || full.is_none());
                 let Some(position_embeddings) = own.or(full.as_ref()).cloned() else { continue };
                 let context = Context {
@@ -171,22 +180,25 @@ impl Model for Decoder {
                 blocks.push(Box::new(move |hidden_states| layer.forward(hidden_states, &context)));
             }
             let hidden_states = run_blocks(hidden_states, blocks, self.run);
-            self.norm.forward(&hidden_states)
+            match &self.norm {
+                Some(norm) => norm.forward(&hidden_states),
+                None => hidden_states,
+            }
         })
     }
 
-    fn head(&self) -> &Linear {
-        &self.lm_head
+    fn head(&self) -> Option<&Linear> {
+        self.lm_head.as_ref()
     }
 
-    fn logits(&self, last_hidden_state: &Tensor) -> Tensor {
-        let mut logits = self.lm_head.forward(last_hidden_state);
+    fn logits(&self, last_hidden_state: &Tensor) -> Option<Tensor> {
+        let mut logits = self.lm_head.as_ref()?.forward(last_hidden_state);
         if self.around.logit_softcap {
             logits = ops::div_scalar(&logits);
             logits = ops::tanh(&logits);
             logits = ops::mul_scalar(&logits);
         }
-        logits
+        Some(logits)
     }
 }
 
@@ -201,8 +213,8 @@ impl Masks {
     /// Makes the masks that are needed. sdpa goes without one where `is_causal` says the same, which it does unless there is
     /// padding or the sequence reaches the window.
     pub(crate) fn new(attend: Attend, window: Option<&Window>, batch: &Batch, dtype: Dtype) -> Masks {
-        let (torch, padding) = (batch.input_ids.torch(), batch.attention_mask.as_ref());
-        let (rows, length) = (batch.input_ids.size(0), batch.input_ids.size(1));
+        let (torch, padding) = (batch.input.torch(), batch.attention_mask.as_ref());
+        let (rows, length) = (batch.input.size(0), batch.input.size(1));
         let mask = |windowed| {
             let reached = window.is_some_and(|window| length >= window.size);
             let padding = padding.map(|mask| ops::to_copy(mask, Dtype::Bool));

@@ -46,50 +46,69 @@ impl Blueprint for Gpt2 {
         let root = build.root();
         let transformer = build.module(root, "transformer");
         let hidden = shape.hidden_size;
-        let wte = Embedding::new(build, transformer, "wte", [shape.vocab_size, hidden]);
-        let wpe = Embedding::new(build, transformer, "wpe", [shape.max_position_embeddings, hidden]);
+        let part = run.part;
+        let embeddings = part.embeds.then(|| Embeddings {
+            wte: Embedding::new(build, transformer, "wte", [shape.vocab_size, hidden]),
+            wpe: Embedding::new(build, transformer, "wpe", [shape.max_position_embeddings, hidden]),
+        });
         let list = build.module(transformer, "h");
-        let blocks = (0..shape.num_hidden_layers).map(|index| {
+        let blocks = part.layers().map(|index| {
             let module = build.indexed(list, index);
             Rc::new(Gpt2Block::new(build, module, shape, self, run.attend))
         });
         let blocks = blocks.collect();
-        let ln_f = Norm::new(build, transformer, "ln_f", NormKind::Layer, hidden);
-        let lm_head = if shape.tie_word_embeddings {
-            Linear::tied(build, root, "lm_head", &wte.weight, shape.vocab_size)
-        } else {
-            Linear::new(build, root, "lm_head", (hidden, shape.vocab_size), false)
-        };
-        Box::new(Gpt2Lm { transformer, wte, wpe, blocks, ln_f, lm_head, embd_pdrop: self.embd_pdrop, run })
+        let ln_f = part.ends.then(|| Norm::new(build, transformer, "ln_f", NormKind::Layer, hidden));
+        let lm_head = part.ends.then(|| match &embeddings {
+            Some(Embeddings { wte, .. }) if shape.tie_word_embeddings => {
+                Linear::tied(build, root, "lm_head", &wte.weight, shape.vocab_size)
+            }
+            _ => Linear::new(build, root, "lm_head", (hidden, shape.vocab_size), false),
+        });
+        Box::new(Gpt2Lm { transformer, embeddings, blocks, ln_f, lm_head, embd_pdrop: self.embd_pdrop, run })
     }
+}
+
+/// Of tokens and of their positions.
+struct Embeddings {
+    wte: Embedding,
+    wpe: Embedding,
 }
 
 struct Gpt2Lm {
     transformer: ModuleId,
-    wte: Embedding,
-    wpe: Embedding,
+    embeddings: Option<Embeddings>,
     blocks: Vec<Rc<Gpt2Block>>,
-    ln_f: Norm,
-    lm_head: Linear,
+    ln_f: Option<Norm>,
+    lm_head: Option<Linear>,
     embd_pdrop: f64,
     run: Run,
 }
 
 impl Model for Gpt2Lm {
     fn decode(&self, batch: &Batch) -> Tensor {
-        let input_ids = &batch.input_ids;
-        let torch = input_ids.torch();
+        let input = &batch.input;
+        let torch = input.torch();
         torch.inside(self.transformer, || {
-            input_ids.seen(); // `input_ids.view(…)`
-            let inputs_embeds = self.run.input(self.wte.forward(input_ids), self.wte.module);
-            let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input_ids.size(1))), 0);
-            let position_embeds = self.wpe.forward(&position_ids);
-            let mut hidden_states = ops::add(&inputs_embeds, &position_embeds);
+            let inputs_embeds = match &self.embeddings {
+                Some(Embeddings { wte, .. }) => {
+                    input.seen(); // `input_ids.view(…)`
+                    self.run.input(wte.forward(input), wte.module)
+                }
+                None => input.clone(),
+            };
+            let position_ids = ops::unsqueeze(ops::add_scalar(ops::arange(torch, input.size(1))), 0);
+            let position_embeds = self.embeddings.as_ref().map(|it| it.wpe.forward(&position_ids));
+            let mut hidden_states = match &position_embeds {
+                Some(position_embeds) => ops::add(&inputs_embeds, position_embeds),
+                None => inputs_embeds.clone(),
+            };
             if let Some(mask) = &batch.attention_mask {
                 mask.seen(); // `attention_mask.view(…)`
             }
             let masks = Masks::new(self.run.attend, None, batch, inputs_embeds.dtype());
-            hidden_states = ops::dropout(&hidden_states, self.embd_pdrop);
+            if self.embeddings.is_some() {
+                hidden_states = ops::dropout(&hidden_states, self.embd_pdrop);
+            }
             let block = |block: &Rc<Gpt2Block>| -> Block {
                 let (block, mask, position_ids) =
                     (block.clone(), masks.of(false).cloned(), position_ids.clone());
@@ -100,12 +119,15 @@ impl Model for Gpt2Lm {
             };
             let blocks = self.blocks.iter().map(block).collect();
             let hidden_states = run_blocks(hidden_states, blocks, self.run);
-            self.ln_f.forward(&hidden_states)
+            match &self.ln_f {
+                Some(ln_f) => ln_f.forward(&hidden_states),
+                None => hidden_states,
+            }
         })
     }
 
-    fn head(&self) -> &Linear {
-        &self.lm_head
+    fn head(&self) -> Option<&Linear> {
+        self.lm_head.as_ref()
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::torch::{Dtype, Tensor, ops};
 
 /// The loss of a micro-batch; its share of the step's where there are several.
-pub(crate) fn causal_lm_loss(logits: &Tensor, labels: &Tensor, micro_batches: usize) -> Tensor {
+pub(crate) fn causal_lm_loss(logits: &Tensor, labels: &Tensor, micro_batches: u32) -> Tensor {
     share(cross_entropy(logits, labels), micro_batches)
 }
 
@@ -13,7 +13,7 @@ pub(crate) fn fused_causal_lm_loss(
     last_hidden_state: &Tensor,
     head: &Tensor,
     labels: &Tensor,
-    micro_batches: usize,
+    micro_batches: u32,
     adds_half_into_fp32: bool,
 ) -> Tensor {
     let [shift_labels, _labels] = shifted(labels);
@@ -22,7 +22,7 @@ pub(crate) fn fused_causal_lm_loss(
     share(ops::fused_linear_cross_entropy(&flat, head, &shift_labels, adds_half_into_fp32), micro_batches)
 }
 
-fn share(loss: Tensor, micro_batches: usize) -> Tensor {
+fn share(loss: Tensor, micro_batches: u32) -> Tensor {
     if micro_batches > 1 { ops::div_scalar(&loss) } else { loss }
 }
 

@@ -28,6 +28,7 @@ use crate::Layers;
 use crate::config::{Architecture, Reader, Shape};
 use crate::nn::{Builder, Linear, count};
 use crate::options::{Options, Recompute};
+use crate::parallel::stage::Part;
 use crate::parallel::tensor::{self, TpPlan};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::checkpoint::checkpoint;
@@ -133,6 +134,8 @@ pub(crate) trait Blueprint: Debug + Send + Sync {
 /// How a model is run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
+    /// Which part of it.
+    pub(crate) part: Part,
     pub(crate) attend: Attend,
     /// What is computed again in backward.
     pub(crate) recompute: Recompute,
@@ -145,6 +148,18 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// For a whole model that is built to be counted, and not run.
+    pub(crate) fn none(shape: &Shape) -> Run {
+        Run {
+            part: Part::whole(shape.num_hidden_layers),
+            attend: Attend::Eager,
+            recompute: Recompute::None,
+            offload_activations: None,
+            offload_layers: None,
+            input_grads: false,
+        }
+    }
+
     /// What the embedding put out, as the layers take it.
     pub(crate) fn input(self, embedded: Tensor, module: ModuleId) -> Tensor {
         if !self.input_grads || embedded.requires_grad() {
@@ -166,7 +181,7 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
     let activations = run.offload_activations.map(ActivationOffload::new);
     let together = run.recompute.layers().map_or(1, |layers| layers.get() as usize);
     let mut blocks = blocks.into_iter().peekable();
-    let mut first = 0;
+    let mut first = run.part.first as usize;
     while blocks.peek().is_some() {
         let group: Vec<Block> = blocks.by_ref().take(together).collect();
         let layers = first..first + group.len();
@@ -202,44 +217,38 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
     hidden_states
 }
 
-/// A causal language model.
+/// A causal language model, or a part of one.
 pub(crate) trait Model {
-    /// Runs a batch through the layers: the last hidden states.
+    /// Runs a batch through the layers: the last hidden states, `[b, s, h]`.
     fn decode(&self, batch: &Batch) -> Tensor;
 
-    /// The head.
-    fn head(&self) -> &Linear;
+    /// The head, where the part has it.
+    fn head(&self) -> Option<&Linear>;
 
-    /// The last hidden states through the head: `[b, s, vocabulary]`.
-    fn logits(&self, last_hidden_state: &Tensor) -> Tensor {
-        self.head().forward(last_hidden_state)
+    /// The last hidden states through the head, where the part has it: `[b, s, vocabulary]`.
+    fn logits(&self, last_hidden_state: &Tensor) -> Option<Tensor> {
+        Some(self.head()?.forward(last_hidden_state))
     }
 }
 
 /// A micro-batch on the device.
+#[derive(Clone)]
 pub(crate) struct Batch {
-    /// `[b, s]`
-    pub(crate) input_ids: Tensor,
+    /// Token ids, `[b, s]`; hidden states, `[b, s, h]`, for a part of the model that has no embedding.
+    pub(crate) input: Tensor,
     /// `[b, s]`, where rows are padded.
     pub(crate) attention_mask: Option<Tensor>,
     /// `[1, s]`, where the model is passed the positions.
     pub(crate) position_ids: Option<Tensor>,
-    /// `[b, s]`
-    pub(crate) labels: Tensor,
+    /// `[b, s]`, for the part that has the head.
+    pub(crate) labels: Option<Tensor>,
 }
 
 impl Architecture {
     /// How many parameters the model has: it is built, but not run.
     pub fn parameters(&self) -> u64 {
         let mut build = Builder::new(Torch::new(0, None), &Options::default());
-        let run = Run {
-            attend: Attend::Eager,
-            recompute: Recompute::None,
-            offload_activations: None,
-            offload_layers: None,
-            input_grads: false,
-        };
-        let _model = self.blueprint.build(&mut build, &self.shape, run);
+        let _model = self.blueprint.build(&mut build, &self.shape, Run::none(&self.shape));
         count(&build.parameters)
     }
 }

@@ -4,13 +4,22 @@
 //! Names are Megatron's: `tp` tensor, `pp` pipeline, `cp` context, `dp` data, `ep` expert and `etp` expert-tensor parallel size.
 //! The world is `tp × cp × dp × pp` ranks; experts are spread over the same ranks as `etp × ep × edp × pp`.
 
+mod check;
+mod communicators;
 pub(crate) mod data;
 pub(crate) mod experts;
 mod mesh;
+mod notes;
+mod ranks;
+pub(crate) mod schedule;
+pub(crate) mod stage;
 pub(crate) mod tensor;
 
+pub use communicators::Communicator;
+pub(crate) use communicators::communicators;
 pub use data::{DataParallel, ZeroSizes};
 pub use mesh::{Mesh, Place};
+pub use ranks::{Class, RankClass, Ranks, Shown, classes, plan_ranks};
 
 /// How a step is spread over GPUs. Of the sizes that are left out, `dp` is what the number of GPUs leaves for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +42,10 @@ pub struct Parallel {
     pub schedule: Schedule,
     /// Parts of a stage, each of layers in a row (`--virtual-stages`).
     pub virtual_stages: u32,
+    /// Layers of the first stage, where it has another number than the others (`--decoder-first-pipeline-num-layers`).
+    pub first_stage_layers: Option<u32>,
+    /// Layers of the last stage.
+    pub last_stage_layers: Option<u32>,
     /// Ranks that share out a sequence.
     pub cp: u32,
     /// Ranks that share out the experts of a layer.
@@ -41,6 +54,8 @@ pub struct Parallel {
     pub etp: Option<u32>,
     /// GPUs of a host: the group that `hybrid_shard` shards over.
     pub gpus_per_node: u32,
+    /// What a communicator takes of the card outside the allocator, where it is known.
+    pub nccl_bytes_per_group: Option<u64>,
     /// The rank that is planned.
     pub rank: u32,
 }
@@ -57,10 +72,13 @@ impl Default for Parallel {
             pp: 1,
             schedule: Schedule::default(),
             virtual_stages: 1,
+            first_stage_layers: None,
+            last_stage_layers: None,
             cp: 1,
             ep: 1,
             etp: None,
             gpus_per_node: 8,
+            nccl_bytes_per_group: None,
             rank: 0,
         }
     }

@@ -118,6 +118,17 @@ impl Edge {
         }
     }
 
+    /// The parameter that it leads to, where nothing but casts and views are between, and the type that its gradient has.
+    pub(crate) fn parameter(&self, dtype: Dtype) -> Option<(Rc<Leaf>, Dtype)> {
+        if let Work::Accumulate(leaf) = &*self.node.work.borrow() {
+            return leaf.parameter.is_some().then(|| (leaf.clone(), dtype));
+        }
+        match self.node.next.borrow().as_slice() {
+            [Some(target)] => target.edge.parameter(target.dtype),
+            _ => None,
+        }
+    }
+
     /// Whether it leads to a parameter.
     pub(crate) fn is_leaf(&self) -> bool {
         matches!(*self.node.work.borrow(), Work::Accumulate(_))
@@ -188,15 +199,24 @@ fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Nod
 
 /// `loss.backward()`.
 pub(crate) fn backward(loss: &Tensor) {
-    let Some(root) = loss.edge().cloned() else { return };
-    let torch = loss.torch().clone();
+    let Some(root) = loss.edge() else { return };
+    walk(loss.torch(), root, || ops::ones_like(loss));
+}
+
+/// `torch.autograd.backward(edge, grad)`: from a node whose output may be gone.
+pub(crate) fn backward_from(root: &Edge, grad: &Tensor) {
+    walk(grad.torch(), root, || grad.clone());
+}
+
+/// Walks the graph from a node, with the gradient of its output.
+fn walk(torch: &Rc<Torch>, root: &Edge, grad: impl FnOnce() -> Tensor) {
     torch.in_backward.set(true);
     torch.without_grad(|| {
         count_dependencies(&root.node);
         let mut ready = BinaryHeap::new();
-        let first = ops::ones_like(loss); // held by the caller until backward returns
-        deliver(&root, first.clone());
-        ready.push(Ready(root.node));
+        let first = grad(); // held by the caller until backward returns
+        deliver(root, first.clone());
+        ready.push(Ready(root.node.clone()));
         while let Some(Ready(node)) = ready.pop() {
             torch.inside(node.module, || {
                 torch.note_running(node.sequence);
@@ -310,7 +330,7 @@ fn fit(grad: Tensor, target: &Target) -> Tensor {
 
 /// A leaf takes the first gradient as it is and adds later ones into it
 /// (`torch/csrc/autograd/functions/accumulate_grad.h`).
-fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
+pub(crate) fn accumulate(leaf: &Rc<Leaf>, grad: Tensor) {
     if leaf.is_buffered {
         grad.torch().launch("add_.Tensor");
         return;

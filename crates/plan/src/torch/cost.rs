@@ -225,6 +225,12 @@ impl Collective {
 }
 
 impl Torch {
+    /// This rank sends so many bytes to another.
+    pub(crate) fn sends(&self, bytes: u64) {
+        let mut costs = self.tally.costs.borrow_mut();
+        costs.communicated = costs.communicated.saturating_add(u128::from(bytes));
+    }
+
     /// Ranks do that together with a whole of so many bytes.
     pub(crate) fn communicates(&self, what: Collective, bytes: u64, ranks: u32) {
         if self.halted.get() {

@@ -9,6 +9,7 @@ pub(crate) mod autocast;
 pub(crate) mod autograd;
 pub(crate) mod checkpoint;
 pub(crate) mod cost;
+pub(crate) mod deferred;
 mod dtype;
 pub(crate) mod facts;
 pub(crate) mod hooks;
@@ -28,6 +29,7 @@ pub(crate) use tensor::{Saved, Tensor};
 use autocast::Autocast;
 use autograd::{Leaf, SavedTensorHooks};
 use checkpoint::Selected;
+use deferred::Deferred;
 use hooks::ModuleHooks;
 use peakledger_core::{Category, Detail, Device, Phase};
 use std::cell::{Cell, RefCell};
@@ -61,6 +63,8 @@ pub(crate) struct Torch {
     pub(crate) module_hooks: RefCell<Option<Rc<dyn ModuleHooks>>>,
     /// What a selective checkpoint keeps while its block runs.
     selected: RefCell<Option<Rc<Selected>>>,
+    /// Gradients of weights that wait, where they do (zero-bubble schedules).
+    deferred: RefCell<Option<Vec<Deferred>>>,
     sequence: Cell<u32>,
     tally: cost::Tally,
     /// What else is recorded, where somebody asks for it.
@@ -91,6 +95,7 @@ impl Torch {
             hooks: RefCell::new(Vec::new()),
             module_hooks: RefCell::new(None),
             selected: RefCell::new(None),
+            deferred: RefCell::new(None),
             sequence: Cell::new(0),
             tally: cost::Tally::default(),
             facts: RefCell::new(None),
@@ -115,8 +120,14 @@ impl Torch {
 
     /// Begins a phase.
     pub(crate) fn begin(&self, phase: Phase, micro_batch: Option<u32>) {
+        let kind = phase.clone();
+        self.begin_as(phase, micro_batch, &kind);
+    }
+
+    /// Begins a phase that is of that kind, whatever its name.
+    pub(crate) fn begin_as(&self, phase: Phase, micro_batch: Option<u32>, kind: &Phase) {
         self.module.set(ModuleId(0));
-        self.purpose.set(match phase {
+        self.purpose.set(match kind {
             Phase::Backward | Phase::Update | Phase::ZeroGrad => TEMPORARY,
             _ => ACTIVATION,
         });

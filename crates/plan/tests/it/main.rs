@@ -6,6 +6,7 @@ mod flops;
 mod measured;
 mod offload;
 mod ops;
+mod pipeline;
 mod sharded;
 mod shared;
 mod states;

@@ -55,6 +55,7 @@ impl PlanReport<'_> {
         let assumed = assumed(self.plan, self.origins);
         let mut facts: Vec<(String, String)> =
             assumed.map(|(topic, value)| (topic.to_owned(), value)).collect();
+        facts.extend(self.rank_facts());
         facts.extend(self.host_line().map(|line| ("host".to_owned(), line)));
         Ok(Page {
             version: env!("CARGO_PKG_VERSION"),
@@ -85,7 +86,7 @@ impl PlanReport<'_> {
             fits: verdict.fits(),
             needed: Exact(verdict.needed.get()),
             reserved: self.reservation_of(plan).map(|reservation| Exact(reservation.reserved().get())),
-            outside: Exact(peakledger_plan::Verdict::outside(Some(card)).get()),
+            outside: Exact(plan.outside(Some(card)).get()),
             capacity: Exact(verdict.capacity.get()),
             headroom: verdict.headroom(),
         })

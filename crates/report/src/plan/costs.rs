@@ -31,6 +31,7 @@ pub(super) struct FiguresJson {
     bytes_moved: u128,
     to_host_bytes: u128,
     from_host_bytes: u128,
+    communicated_bytes: u128,
 }
 
 #[derive(Serialize)]
@@ -39,6 +40,7 @@ struct TheoreticalJson<'a> {
     step_seconds: f64,
     recompute_seconds: f64,
     host_seconds: f64,
+    communicated_seconds: f64,
     source: &'a str,
 }
 
@@ -50,6 +52,7 @@ pub(super) struct AddedJson {
     bytes_moved: i128,
     to_host_bytes: i128,
     from_host_bytes: i128,
+    communicated_bytes: i128,
     theoretical_seconds: Option<f64>,
 }
 
@@ -61,6 +64,7 @@ impl From<Costs> for FiguresJson {
             bytes_moved: costs.bytes_moved(),
             to_host_bytes: costs.host.to_host,
             from_host_bytes: costs.host.from_host,
+            communicated_bytes: costs.communicated,
         }
     }
 }
@@ -105,6 +109,7 @@ impl PlanReport<'_> {
                 step_seconds: seconds(time.step),
                 recompute_seconds: seconds(time.recompute),
                 host_seconds: seconds(time.host),
+                communicated_seconds: seconds(time.sent),
                 source: &card.speeds.as_ref()?.source,
             })
         });
@@ -128,6 +133,7 @@ impl PlanReport<'_> {
             bytes_moved: more(after.bytes_moved(), before.bytes_moved()),
             to_host_bytes: more(after.host.to_host, before.host.to_host),
             from_host_bytes: more(after.host.from_host, before.host.from_host),
+            communicated_bytes: more(after.communicated, before.communicated),
             theoretical_seconds: self.added_time(candidate).map(signed_seconds),
         }
     }
@@ -144,10 +150,20 @@ impl PlanReport<'_> {
             let (to, from) = (amount(costs.host.to_host), amount(costs.host.from_host));
             line += &format!(", {to} to the host and {from} back");
         }
+        if costs.communicated > 0 {
+            line += &format!(", {} sent to other ranks", amount(costs.communicated));
+        }
         let card = self.card.map(|card| card.full_name.as_deref().unwrap_or(&card.name)).unwrap_or_default();
         if let Some(time) = self.time_of(self.plan) {
             line += &format!("; theoretical on {card}, at its peak rates: {}", time.step);
-            let parts = [(time.recompute, "to recompute"), (time.host, "over the host link")];
+            let link =
+                self.card.and_then(|card| card.speeds.as_ref()).map(|speeds| speeds.to_other_cards().1);
+            let to_others = format!("to other ranks over {}", link.unwrap_or_default());
+            let parts = [
+                (time.recompute, "to recompute"),
+                (time.host, "over the host link"),
+                (time.sent, &to_others),
+            ];
             for (part, what) in parts.into_iter().filter(|(part, _)| part.0 > 0) {
                 line += &format!(", {part} {what}");
             }
@@ -185,6 +201,9 @@ impl PlanReport<'_> {
         let over_link = |costs: Costs| costs.host.to_host.saturating_add(costs.host.from_host);
         if over_link(after) > over_link(before) {
             parts.push(format!("{} over the link", amount(over_link(after) - over_link(before))));
+        }
+        if after.communicated > before.communicated {
+            parts.push(format!("{} sent", amount(after.communicated - before.communicated)));
         }
         parts.join(", ")
     }

@@ -2,10 +2,11 @@
 
 use super::PlanReport;
 use super::costs::{AddedJson, CostsJson, FiguresJson};
+use super::ranks_json::{CommunicatorJson, RanksJson, WorldJson};
 use crate::figures::{mib_of_difference, share};
 use crate::{Origins, Reservation};
 use peakledger_core::{ByCategory, Category};
-use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, Verdict};
+use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step};
 use serde::{Serialize, Serializer};
 
 #[derive(Serialize)]
@@ -19,6 +20,15 @@ pub(super) struct PlanJson<'a> {
     peak: PeakJson<'a>,
     device_peak: PlaceJson<'a>,
     outside_bytes: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    communicators: Vec<CommunicatorJson>,
+    /// The world, where there is more than one rank; the rank whose plan this is; and all ranks, class by class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    world: Option<WorldJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ranks: Vec<RanksJson<'a>>,
     costs: CostsJson<'a>,
     /// What the caching allocator reserves; null where its replay was left out.
     reserved_bytes: Option<u64>,
@@ -48,7 +58,7 @@ struct StepJson<'a> {
 }
 
 #[derive(Serialize)]
-struct PhaseJson<'a> {
+pub(super) struct PhaseJson<'a> {
     phase: &'a str,
     micro_batch: Option<u32>,
     peak_bytes: u64,
@@ -191,7 +201,11 @@ impl<'a> PlanJson<'a> {
             steady_step: step(Step::Steady),
             peak: peak_json(plan, report.peak()),
             device_peak: place(plan.device_peak_in(report.step), |phase| phase.device_peak.get()),
-            outside_bytes: Verdict::outside(report.card).get(),
+            outside_bytes: plan.outside(report.card).get(),
+            communicators: report.communicators_json(),
+            world: report.world_json(),
+            rank: report.ranks.map(|_| plan.options.parallel.rank),
+            ranks: report.ranks_json(),
             costs: report.costs_json(),
             reserved_bytes: report.reservation_of(plan).map(|it| it.reserved().get()),
             allocator: report.reservation_of(plan).map(|it| reservation(plan, it)),
@@ -204,7 +218,7 @@ impl<'a> PlanJson<'a> {
     }
 }
 
-fn phase(phase: &PlannedPhase) -> PhaseJson<'_> {
+pub(super) fn phase(phase: &PlannedPhase) -> PhaseJson<'_> {
     PhaseJson {
         phase: phase.phase.as_str(),
         micro_batch: phase.micro_batch,

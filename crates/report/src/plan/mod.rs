@@ -4,6 +4,8 @@
 mod candidates;
 mod costs;
 mod json;
+mod ranks;
+mod ranks_json;
 mod rows;
 
 use crate::figures::{and_more, percent};
@@ -14,7 +16,8 @@ use crate::{Look, Origins, PlannedOom, Report, Reservation, csv_table, markdown,
 use anstyle::Style;
 use peakledger_core::{Bytes, Category, Ledger};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{At, Contributor, Plan, Step, StepPlan, Verdict};
+use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, StepPlan, Verdict};
+pub use ranks::{RankFigures, RanksReport};
 pub(crate) use rows::id;
 use rows::phase_rows;
 use std::io;
@@ -34,6 +37,8 @@ pub struct PlanReport<'a> {
     pub candidates: &'a [(String, Plan)],
     /// Usual candidates that could not be planned: a name, and why.
     pub left_out: &'a [(String, String)],
+    /// The other ranks, where there is more than one.
+    pub ranks: Option<RanksReport<'a>>,
     /// What the caching allocator reserves: for the plan, then for each candidate. Empty where that is not looked at.
     pub reservations: &'a [Reservation],
     /// Where the options came from, if configs were read.
@@ -60,7 +65,7 @@ impl PlanReport<'_> {
     /// Whether the plan, or a candidate's, fits the card.
     pub(crate) fn verdict_of(&self, plan: &Plan) -> Option<Verdict> {
         self.card.map(|card| match self.reservation_of(plan) {
-            Some(reservation) => reservation.verdict(card),
+            Some(reservation) => reservation.verdict(plan, card),
             None => Verdict::of(plan, card, self.step),
         })
     }
@@ -92,11 +97,11 @@ impl PlanReport<'_> {
             Some(reservation) => {
                 let several = self.plan.options.gradient_accumulation_steps > 1;
                 let phase = |out: &PlannedOom| out.phase(self.plan).map(|phase| rows::id(phase, several));
-                verdict::of_reserved(card, verdict, reservation, phase)
+                verdict::of_reserved(self.plan, card, verdict, reservation, phase)
             }
             None => {
                 let device_peak = self.plan.device_peak_in(self.step).phase.device_peak;
-                verdict::sentence(card, verdict, device_peak)
+                verdict::sentence(self.plan, card, verdict, device_peak)
             }
         })
     }
@@ -134,6 +139,9 @@ impl Report for PlanReport<'_> {
         let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
         text(out, look.bold(), &format!("peak {} {}", peak.phase.peak, self.whereabouts(peak)))?;
         text(out, Style::new(), &format!("at {}", peak.phase.place()))?;
+        if let Some(line) = self.rank_line() {
+            text(out, Style::new(), &line)?;
+        }
         if let (Some(line), Some(verdict)) = (self.verdict_line(), self.verdict_of(self.plan)) {
             text(out, look.verdict(verdict.fits()), &line)?;
         }
@@ -162,6 +170,14 @@ impl Report for PlanReport<'_> {
         writeln!(out)?;
         text(out, look.bold(), "at the peak")?;
         self.contributors(out, look)?;
+        if let Some((ranks, more)) = self.ranks_table(look) {
+            writeln!(out)?;
+            text(out, look.bold(), "ranks")?;
+            ranks.write(out, look)?;
+            if let Some(more) = more {
+                text(out, look.faint(), &more)?;
+            }
+        }
         if !self.candidates.is_empty() {
             writeln!(out)?;
             text(out, look.bold(), "candidates")?;
@@ -172,7 +188,7 @@ impl Report for PlanReport<'_> {
         }
         writeln!(out)?;
         text(out, look.faint(), &self.device_line())?;
-        if let Some(line) = self.host_line() {
+        for line in self.host_line().into_iter().chain(self.host_of_ranks_line()) {
             text(out, look.faint(), &line)?;
         }
         if let Some(line) = self.reserved_line() {
@@ -203,10 +219,15 @@ impl Report for PlanReport<'_> {
         titles.extend(["is_peak", "module", "op", "flops", "recomputed_flops", "bytes_moved"]);
         titles.extend(["to_host_bytes", "from_host_bytes"]);
         let peak = self.peak().phase;
-        let rows = self.steps().into_iter().flat_map(|step| {
-            step.phases.iter().map(move |phase| {
+        let own = self.plan.options.parallel.rank;
+        let mut all: Vec<(u32, Step, &[PlannedPhase])> =
+            self.steps().into_iter().map(|step| (own, step.step, step.phases.as_slice())).collect();
+        titles.extend(self.ranks.iter().flat_map(|_| ["communicated_bytes", "rank"]));
+        all.extend(self.phases_of_others());
+        let rows = all.into_iter().flat_map(|(rank, step, phases)| {
+            phases.iter().map(move |phase| {
                 let mut row = vec![
-                    step.step.as_str().to_owned(),
+                    step.as_str().to_owned(),
                     phase.phase.to_string(),
                     phase.micro_batch.map(|i| i.to_string()).unwrap_or_default(),
                     phase.peak.get().to_string(),
@@ -225,6 +246,8 @@ impl Report for PlanReport<'_> {
                         .chain([costs.host.to_host, costs.host.from_host])
                         .map(|n| n.to_string()),
                 );
+                let of_ranks = || [costs.communicated.to_string(), rank.to_string()];
+                row.extend(self.ranks.iter().flat_map(|_| of_ranks()));
                 row
             })
         });
@@ -235,6 +258,9 @@ impl Report for PlanReport<'_> {
         let peak = self.peak();
         let (whereabouts, place) = (self.whereabouts(peak), markdown::escaped(&peak.phase.place()));
         writeln!(out, "**Peak {} {}**, at {place}\n", peak.phase.peak, markdown::escaped(&whereabouts))?;
+        if let Some(line) = self.rank_line() {
+            writeln!(out, "{}\n", markdown::escaped(&line))?;
+        }
         if let Some(line) = self.verdict_line() {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
         }
@@ -275,6 +301,7 @@ impl Report for PlanReport<'_> {
         if let Some(more) = more(&contributors, shown) {
             writeln!(out, "\n{more}")?;
         }
+        self.ranks_in_markdown(out)?;
         if !self.candidates.is_empty() {
             writeln!(out)?;
             self.candidates_in_markdown(out)?;
@@ -283,7 +310,7 @@ impl Report for PlanReport<'_> {
             writeln!(out, "\n{}", markdown::escaped(&line))?;
         }
         writeln!(out, "\n{}", markdown::escaped(&self.device_line()))?;
-        if let Some(line) = self.host_line() {
+        for line in self.host_line().into_iter().chain(self.host_of_ranks_line()) {
             writeln!(out, "\n{}", markdown::escaped(&line))?;
         }
         if let Some(line) = self.reserved_line() {

@@ -48,7 +48,7 @@ impl Reservation {
         let (script, places) = Script::of_plan(plan, steps);
         let limited = match card {
             None => Device::unlimited(),
-            Some(card) => Device::of(card.total.get(), Verdict::outside(Some(card)).get()),
+            Some(card) => Device::of(card.total.get(), plan.outside(Some(card)).get()),
         };
         let (outcome, _) = script.run(settings, limited)?;
         let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, &places, None)) };
@@ -81,8 +81,8 @@ impl Reservation {
 
     /// Whether the process fits a card: what is reserved and what lies outside the allocator, or the request that was not
     /// served.
-    pub fn verdict(&self, card: &Card) -> Verdict {
-        let outside = Verdict::outside(Some(card)).get();
+    pub fn verdict(&self, plan: &Plan, card: &Card) -> Verdict {
+        let outside = plan.outside(Some(card)).get();
         let limit = self.settings.limit_on(Some(card.total.get())).map(|limit| limit.saturating_add(outside));
         let capacity = limit.unwrap_or(u64::MAX).min(card.total.get());
         let needed = self.peak.reserved.saturating_add(outside);
@@ -191,19 +191,19 @@ mod tests {
         let plan = planned();
         let free = Reservation::of(&plan, Settings::default(), None, None).unwrap();
         let mut card = card("80GiB").unwrap();
-        let outside = Verdict::outside(Some(&card)).get();
+        let outside = plan.outside(Some(&card)).get();
         let on = |card: &Card| Reservation::of(&plan, Settings::default(), Some(card), None).unwrap();
         let exactly = free.reserved().get() + outside;
         card.total = Bytes::new(exactly);
         let fits = on(&card);
-        assert_eq!((fits.verdict(&card).headroom(), fits.retries, fits.oom.is_none()), (0, 0, true));
+        assert_eq!((fits.verdict(&plan, &card).headroom(), fits.retries, fits.oom.is_none()), (0, 0, true));
         card.total = Bytes::new(exactly - 2 * MIB);
         let tight = on(&card);
         assert!(tight.oom.is_none() && tight.retries > 0, "cached blocks make room: {tight:?}");
-        assert!(tight.verdict(&card).fits());
+        assert!(tight.verdict(&plan, &card).fits());
         card.total = Bytes::new(plan.device_peak().phase.device_peak.get() + outside - 1);
         let short = on(&card);
-        assert!(!short.verdict(&card).fits());
+        assert!(!short.verdict(&plan, &card).fits());
         assert_eq!(short.reserved(), free.reserved());
         let oom = short.oom.unwrap();
         assert!(oom.oom.segment > oom.oom.unused.unwrap());

@@ -163,13 +163,13 @@ struct Limits<'a> {
 impl Limits<'_> {
     /// What the allocator may hold at most.
     fn room(&self) -> Option<u64> {
-        let of_card = |card: &Card| card.total.get().saturating_sub(Verdict::outside(Some(card)).get());
+        let of_card = |card: &Card| card.total.get().saturating_sub(Verdict::context(Some(card)).get());
         self.card.map(of_card).or(self.room)
     }
 
     fn device(&self) -> Device {
         let device = match (self.card, self.room) {
-            (Some(card), _) => Device::of(card.total.get(), Verdict::outside(Some(card)).get()),
+            (Some(card), _) => Device::of(card.total.get(), Verdict::context(Some(card)).get()),
             (None, Some(room)) => Device::of(room, 0),
             (None, None) => Device::unlimited(),
         };

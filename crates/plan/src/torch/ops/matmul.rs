@@ -4,11 +4,12 @@ use super::output;
 use super::pointwise::to;
 use super::view::{contiguous, reshape};
 use crate::torch::autocast::lowered;
-use crate::torch::autograd::{record, recorded};
+use crate::torch::autograd::{Leaf, record, recorded};
 use crate::torch::cost::product_flops;
 use crate::torch::{Dtype, Layout, Tensor, Torch, kernel};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
+use std::rc::Rc;
 
 /// A product by cuBLAS, each element of which is a sum over `inner`, in the type of the first factor.
 pub(super) fn gemm(op: &'static str, factors: [&Tensor; 2], layout: Layout, inner: u64) -> Tensor {
@@ -81,15 +82,18 @@ fn linear_with(
     let (x_layout, weight_layout) = (x.layout().packed(), weight.layout().packed());
     let has_bias = bias.is_some();
     let bias_needs = bias.as_ref().is_some_and(Tensor::requires_grad);
+    let parameter = parameter_behind(&weight);
     record(product(), &inputs, move |grad| {
         let x = saved_x.as_ref().map(|s| s.unpack());
         let weight = saved_weight.as_ref().map(|s| s.unpack());
         let rows = contiguous(grad);
         let wide = rows.size(-1);
-        let product = |other, layout: &Layout, inner| gemm("mm", [&rows, other], layout.clone(), inner);
-        let for_weight =
-            || x.as_ref().map(|x| product(x, &weight_layout, rows.layout().numel() / wide.max(1)));
-        let for_x = || weight.as_ref().map(|weight| product(weight, &x_layout, wide));
+        let summed = rows.layout().numel() / wide.max(1);
+        let for_weight = || {
+            let product = weight_product("mm", &rows, x.as_ref()?, &weight_layout, summed);
+            rows.torch().weight_grad(parameter.as_ref(), product)
+        };
+        let for_x = || weight.as_ref().map(|weight| gemm("mm", [&rows, weight], x_layout.clone(), wide));
         match has_bias {
             false => {
                 let for_weight = for_weight();
@@ -99,6 +103,23 @@ fn linear_with(
             true => smallvec![for_x(), for_weight(), bias_needs.then(|| rows.clone())],
         }
     })
+}
+
+/// The parameter that a factor is, or is a copy of.
+fn parameter_behind(weight: &Tensor) -> Option<(Rc<Leaf>, Dtype)> {
+    weight.edge()?.parameter(weight.dtype())
+}
+
+/// The product that is a weight's gradient, to be made now or later: it holds both factors.
+fn weight_product(
+    op: &'static str,
+    rows: &Tensor,
+    x: &Tensor,
+    layout: &Layout,
+    summed: u64,
+) -> impl FnOnce() -> Tensor + 'static {
+    let (rows, x, layout) = (rows.clone(), x.clone(), layout.clone());
+    move || gemm(op, [&rows, &x], layout, summed)
 }
 
 /// `torch.addmm(bias, x.view(-1, in), weight).view(…)` with a weight of `[in, out]`, as `Conv1D` calls it.
@@ -121,12 +142,16 @@ pub(crate) fn addmm(bias: &Tensor, x: &Tensor, weight: &Tensor) -> Tensor {
     let saved_rows = weight.requires_grad().then(|| rows.save());
     let (row_layout, weight_layout) = (rows.layout().packed(), weight.layout().packed());
     let bias_needs = bias.requires_grad();
+    let parameter = parameter_behind(&weight);
     let product = record(product(), &inputs, move |grad| {
         let rows = saved_rows.as_ref().map(|s| s.unpack());
         let weight = saved_weight.as_ref().map(|s| s.unpack());
-        let product = |other, layout: &Layout, inner| gemm("mm", [grad, other], layout.clone(), inner);
-        let for_rows = weight.as_ref().map(|weight| product(weight, &row_layout, grad.size(1)));
-        let for_weight = rows.as_ref().map(|rows| product(rows, &weight_layout, grad.size(0)));
+        let for_rows =
+            weight.as_ref().map(|weight| gemm("mm", [grad, weight], row_layout.clone(), grad.size(1)));
+        let for_weight = rows.as_ref().and_then(|rows| {
+            let product = weight_product("mm", grad, rows, &weight_layout, grad.size(0));
+            grad.torch().weight_grad(parameter.as_ref(), product)
+        });
         smallvec![bias_needs.then(|| grad.clone()), for_rows, for_weight]
     });
     reshape(product, &sizes)
@@ -189,11 +214,20 @@ pub(crate) fn grouped_mm(x: &Tensor, weight: &Tensor, offsets: &Tensor) -> Tenso
     let saved_x = weight.requires_grad().then(|| x.save());
     let offsets = offsets.save();
     let (x_layout, weight_layout) = (x.layout().packed(), weight.layout().packed());
+    let parameter = parameter_behind(weight);
     record(forward(), &inputs, move |grad| {
         let x = saved_x.as_ref().map(|s| s.unpack());
         let weight = saved_weight.as_ref().map(|s| s.unpack());
-        let _offsets = offsets.unpack();
-        let for_weight = x.as_ref().map(|x| product([grad, x], &weight_layout));
+        let offsets = offsets.unpack();
+        let for_weight = x.as_ref().and_then(|x| {
+            let (grad, x, offsets) = (grad.clone(), x.clone(), offsets.clone());
+            let layout = weight_layout.clone();
+            let torch = grad.torch().clone();
+            torch.weight_grad(parameter.as_ref(), move || {
+                let _offsets = offsets;
+                product([&grad, &x], &layout)
+            })
+        });
         let for_x = weight.as_ref().map(|weight| product([grad, weight], &x_layout));
         smallvec![for_x, for_weight]
     })

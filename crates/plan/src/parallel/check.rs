@@ -1,0 +1,112 @@
+//! Which options of a pipeline go together, and with what else of a step.
+
+use super::{Schedule, Sharding};
+use crate::options::{HoldOutputs, Options};
+use peakledger_input::Problem;
+
+impl Options {
+    /// Checks what sharding cannot go with.
+    pub(crate) fn check_sharding(&self) -> Result<(), Problem> {
+        let (sharding, stages) = (self.parallel.sharding, self.parallel.pp);
+        let apart = matches!(self.parallel.schedule, Schedule::ZbH1 | Schedule::ZbH2 | Schedule::DualPipe);
+        if stages > 1 && sharding.is_fsdp() && apart {
+            let cause = "FSDP2 reduces a layer's gradients when its backward has run, and this schedule makes them later";
+            return Err(Problem::in_option("--schedule", cause).mend("use 1f1b, gpipe or interleaved"));
+        }
+        let stage = match sharding {
+            Sharding::Zero1 => 1,
+            Sharding::Zero2 => 2,
+            Sharding::Zero3 if stages > 1 => 3,
+            _ => return Ok(()),
+        };
+        if stage > 1 && stages > 1 {
+            let cause = "DeepSpeed's pipelines run with ZeRO stage 0 or 1".to_owned();
+            return Err(Problem::in_option("--zero", cause).mend("use --zero 1, or leave out --pp"));
+        }
+        if self.offload.parameters {
+            let cause =
+                format!("DeepSpeed offloads parameters at ZeRO stage 3 alone, and this is stage {stage}");
+            return Err(Problem::in_option("--offload", cause).mend("use --zero 3, or offload the optimizer"));
+        }
+        Ok(())
+    }
+
+    /// Checks what a pipeline cannot be.
+    pub(crate) fn check_pipeline(&self) -> Result<(), Problem> {
+        let parallel = &self.parallel;
+        let (stages, schedule, parts) = (parallel.pp, parallel.schedule, parallel.virtual_stages);
+        let micro_batches = self.gradient_accumulation_steps;
+        let wrong =
+            |option: &str, cause: String, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
+        if stages <= 1 {
+            let without_effect = [
+                ("--schedule", schedule != Schedule::default() && parts == 1),
+                ("--virtual-stages", parts > 1),
+            ];
+            return match without_effect.iter().find(|(_, asked)| *asked) {
+                Some((option, _)) => wrong(
+                    option,
+                    "there is one stage, so nothing to schedule".to_owned(),
+                    "add --pp 2 or more",
+                ),
+                None => Ok(()),
+            };
+        }
+        if schedule == Schedule::Interleaved && parts < 2 {
+            let cause = "stages of one part have nothing to interleave".to_owned();
+            return wrong("--schedule", cause, "add --virtual-stages 2 or more, or use 1f1b");
+        }
+        if schedule != Schedule::Interleaved && parts > 1 {
+            let cause = format!("{} runs stages of one part", schedule.as_str());
+            return wrong("--virtual-stages", cause, "use --schedule interleaved, or leave it out");
+        }
+        if schedule == Schedule::Interleaved && !micro_batches.is_multiple_of(stages) {
+            let cause = format!(
+                "interleaved stages take micro-batches in groups of pp {stages}, and {micro_batches} are no multiple of that"
+            );
+            return wrong("--gradient-accumulation-steps", cause, "use a multiple of --pp");
+        }
+        if schedule == Schedule::DualPipe {
+            if !stages.is_multiple_of(2) {
+                let cause = format!("DualPipe goes through the stages both ways, and pp {stages} is odd");
+                return wrong("--pp", cause, "use an even number of stages");
+            }
+            if !micro_batches.is_multiple_of(2) || micro_batches < 2 * stages {
+                let cause = format!(
+                    "DualPipe needs an even number of micro-batches, 2 × pp {stages} = {} or more, and {micro_batches} are given",
+                    2 * stages
+                );
+                return wrong("--gradient-accumulation-steps", cause, "use more micro-batches");
+            }
+            if parallel.first_stage_layers.is_some() || parallel.last_stage_layers.is_some() {
+                let cause = "DualPipe has the first and the last layers on one stage".to_owned();
+                return wrong("--decoder-first-pipeline-num-layers", cause, "leave it out");
+            }
+        }
+        if self.hold_outputs != HoldOutputs::No {
+            let cause =
+                "the schedule itself keeps what the last stage puts out until its backward".to_owned();
+            return wrong("--hold-outputs", cause, "leave it out");
+        }
+        if self.loss_in_model || self.fused_loss {
+            let option = if self.fused_loss { "--fused-loss" } else { "--loss-in-model" };
+            let cause = "the schedule computes the loss from the logits of the last stage".to_owned();
+            return wrong(option, cause, "leave it out, or --pp");
+        }
+        Ok(())
+    }
+}
+
+impl Schedule {
+    /// Its name on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Schedule::OneFOneB => "1f1b",
+            Schedule::Gpipe => "gpipe",
+            Schedule::Interleaved => "interleaved",
+            Schedule::ZbH1 => "zb-h1",
+            Schedule::ZbH2 => "zb-h2",
+            Schedule::DualPipe => "dualpipe",
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a plan of many GPUs takes for granted, in words.
+
+use super::{Schedule, Sharding, stage};
+use crate::plan::Plan;
+use peakledger_core::Bytes;
+
+impl Plan {
+    /// The assumptions that have to do with many GPUs, by topic; none for one.
+    pub(crate) fn parallel_assumptions(&self) -> Vec<(&'static str, String)> {
+        if self.mesh.world == 1 {
+            return Vec::new();
+        }
+        let mut list = vec![("world", self.world())];
+        if self.mesh.pp > 1 {
+            list.push(("pipeline", self.pipeline()));
+        }
+        list.extend(self.groups().map(|groups| ("groups", groups)));
+        list
+    }
+
+    fn world(&self) -> String {
+        let mesh = &self.mesh;
+        let sizes = [("tp", mesh.tp), ("cp", mesh.cp), ("dp", mesh.dp), ("pp", mesh.pp)];
+        let sizes: Vec<String> = sizes.map(|(name, size)| format!("{name} {size}")).into();
+        let experts = match (mesh.ep, mesh.etp) {
+            (1, etp) if etp == mesh.tp => String::new(),
+            (ep, etp) => format!("; experts etp {etp} × ep {ep} × edp {} × pp {}", mesh.edp, mesh.pp),
+        };
+        let shards = match self.options.parallel.sharding {
+            Sharding::Replicated => "",
+            _ => {
+                "; ranks that share out parameters are taken to be like their first, which has the largest shards (`--rank R` plans R itself)"
+            }
+        };
+        format!(
+            "{} GPUs = {}{experts}; ranks in the order tp-cp-ep-dp-pp{shards}",
+            mesh.world,
+            sizes.join(" × ")
+        )
+    }
+
+    fn pipeline(&self) -> String {
+        let parallel = &self.options.parallel;
+        let layers = self.architecture.shape.num_hidden_layers;
+        let stage = self.mesh.place(parallel.rank).pp;
+        let parts = stage::parts(parallel, layers, stage).unwrap_or_default();
+        let held: Vec<String> = parts.iter().map(|part| format!("{}–{}", part.first, part.end - 1)).collect();
+        let mut around = Vec::new();
+        if parts.iter().any(|part| part.embeds) {
+            around.push("the embedding");
+        }
+        if parts.iter().any(|part| part.ends) {
+            around.push("the last norm and the head");
+        }
+        let around = match around.is_empty() {
+            true => String::new(),
+            false => format!(", {}", around.join(", ")),
+        };
+        let order = match parallel.schedule {
+            Schedule::OneFOneB => "1f1b: one forward, one backward after a warm-up",
+            Schedule::Gpipe => "gpipe: all forward passes, then all backward passes",
+            Schedule::Interleaved => "interleaved: 1f1b over the parts of a stage in turn",
+            Schedule::ZbH1 => {
+                "zb-h1: the gradients of linear weights wait, up to what 1f1b holds on the first stage"
+            }
+            Schedule::ZbH2 => "zb-h2: the same with twice the warm-up",
+            Schedule::DualPipe => {
+                "dualpipe: micro-batches go both ways, two copies of the parameters; where a forward and a backward pass overlap, \
+                 the forward is counted first"
+            }
+        };
+        let tied = match self.architecture.shape.tie_word_embeddings {
+            true => "; the tied embedding is on the first and on the last stage, a copy each",
+            false => "",
+        };
+        format!(
+            "{order}; stage {stage} of {} holds layers {}{around}; hidden states are sent in the type of the weights, and receive \
+             buffers are made and let go of as torch.distributed.pipelining does; autocast is entered for each forward \
+             pass{tied}",
+            self.mesh.pp,
+            held.join(" and "),
+        )
+    }
+
+    fn groups(&self) -> Option<String> {
+        let groups = self.communicators();
+        if groups.is_empty() {
+            return None;
+        }
+        let said: Vec<String> = groups
+            .iter()
+            .map(|group| format!("{} of {} ranks ({})", group.name, group.ranks, group.bytes))
+            .collect();
+        let source = match self.options.parallel.nccl_bytes_per_group {
+            Some(bytes) => format!("{} each, as given", Bytes::new(bytes)),
+            None => "as measured on A100s with NVLink (NVIDIA/nccl#964)".to_owned(),
+        };
+        Some(format!("NCCL communicators outside the allocator, {source}: {}", said.join(", ")))
+    }
+}

@@ -1,0 +1,280 @@
+//! A stage of a pipeline runs its micro-batches in the order of its schedule: hidden states come from the stage before and
+//! go to the next, gradients come back, and the micro-batches whose backward is still to come are in flight.
+//!
+//! Who holds what for how long is that of `torch/distributed/pipelining` (2.15: `stage.py`, `schedules.py`), which Megatron-LM's
+//! `core/pipeline_parallel/schedules.py` does much alike: a buffer is made for what is received when it is asked for; hidden
+//! states that are received stay for backward, as the first layer saves them; those that are sent go when they have arrived, the
+//! node of the graph stays in their place (`release_fwd_send_outputs`; `deallocate_output_tensor`); a gradient that was sent
+//! stays in its name until the next one is bound to it.
+
+use crate::model::{Batch, Model};
+use crate::options::Options;
+use crate::parallel::Schedule;
+use crate::parallel::schedule::{Action, Pass, actions, runs};
+use crate::parallel::stage::Part;
+use crate::step::{Graph, Loop, place_input};
+use crate::torch::autograd::{Edge, Leaf, backward, backward_from};
+use crate::torch::deferred::Deferred;
+use crate::torch::tape::Role;
+use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use peakledger_core::{Category, Phase};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What a stage holds of the model and does in a step.
+pub(crate) struct Pipeline {
+    parts: Vec<(Part, Box<dyn Model>)>,
+    actions: Vec<Action>,
+    /// By micro-batch.
+    inputs: Vec<Inputs>,
+    /// The hidden states of a micro-batch between two stages, `[b, s, h]`.
+    between: (Layout, Dtype),
+}
+
+impl Pipeline {
+    /// A stage with its parts, and what it needs of all micro-batches on the device.
+    pub(crate) fn new(
+        torch: &Rc<Torch>,
+        options: &Options,
+        seq_len: u64,
+        parts: Vec<(Part, Box<dyn Model>)>,
+        between: (Layout, Dtype),
+    ) -> Pipeline {
+        let (parallel, micro_batches) = (&options.parallel, options.gradient_accumulation_steps);
+        let stage = options.mesh().map_or(0, |mesh| mesh.place(parallel.rank).pp);
+        let inputs = (0..micro_batches).map(|micro_batch| {
+            let numbered = (0u32..).zip(&parts);
+            let run = numbered.filter(|(at, _)| runs(parallel, *at, micro_batch, micro_batches));
+            let run = run.map(|(_, (part, _))| part);
+            Inputs::load(torch, options, seq_len, micro_batch, run)
+        });
+        let inputs = inputs.collect();
+        Pipeline { actions: actions(parallel, stage, micro_batches), inputs, between, parts }
+    }
+}
+
+/// What a stage is given of a micro-batch beside hidden states.
+struct Inputs {
+    input_ids: Option<Tensor>,
+    attention_mask: Option<Tensor>,
+    position_ids: Option<Tensor>,
+    labels: Option<Tensor>,
+}
+
+impl Inputs {
+    /// Places what the parts of a stage need: token ids where the embedding is, labels where the head is, the mask everywhere.
+    fn load<'a>(
+        torch: &Rc<Torch>,
+        options: &Options,
+        seq_len: u64,
+        micro_batch: u32,
+        mut parts: impl Iterator<Item = &'a Part> + Clone,
+    ) -> Inputs {
+        let input = |name| place_input(torch, options, seq_len, (name, micro_batch));
+        let attention_mask = options.padded.then(|| input("attention_mask"));
+        Inputs {
+            input_ids: parts.clone().any(|part| part.embeds).then(|| input("input_ids")),
+            attention_mask,
+            position_ids: options.parallel.sp.then(|| input("position_ids")),
+            labels: parts.any(|part| part.ends).then(|| input("labels")),
+        }
+    }
+}
+
+/// A micro-batch whose backward is still to come.
+struct InFlight {
+    root: Root,
+    received: Option<Received>,
+    _batch: Batch,
+    _graph: Graph,
+}
+
+/// Where its backward begins.
+enum Root {
+    /// The loss, and the logits, which the stage keeps until then.
+    Loss(Tensor, Option<Tensor>),
+    /// The node that put out what was sent.
+    Sent(Edge),
+}
+
+/// Hidden states of the stage before.
+struct Received {
+    leaf: Rc<Leaf>,
+    hidden_states: Tensor,
+}
+
+/// What is kept between the actions of a step.
+#[derive(Default)]
+struct Kept {
+    in_flight: BTreeMap<(u32, u32), InFlight>,
+    /// Weights whose gradients wait, by micro-batch and part.
+    waiting: BTreeMap<(u32, u32), Vec<Deferred>>,
+    /// Hidden states that may not have arrived yet.
+    sent: Vec<Tensor>,
+    /// Gradients that were sent.
+    sent_back: Vec<Tensor>,
+    /// Of the last stage; the schedule keeps them until the step ends (`_internal_losses`).
+    losses: Vec<Tensor>,
+}
+
+impl Loop<'_> {
+    /// Runs all micro-batches of a stage.
+    pub(crate) fn run_stage(&self, pipeline: &Pipeline) {
+        let torch = &self.torch;
+        let hooks = torch.module_hooks.borrow().clone();
+        let mut kept = Kept::default();
+        let last = pipeline.actions.len().saturating_sub(1);
+        for (at, action) in pipeline.actions.iter().enumerate() {
+            let Action { pass, micro_batch, part } = *action;
+            let which = (micro_batch, part);
+            if pass == Pass::Forward {
+                self.forward(pipeline, action, &mut kept);
+                continue;
+            }
+            torch.begin_as(phase(pass, part), Some(micro_batch), &Phase::Backward);
+            // the last backward is the last action: what data parallel ranks sum is complete then
+            hooks.iter().for_each(|hooks| hooks.begin(at == last));
+            match pass {
+                Pass::WeightGrad => {
+                    let waiting = kept.waiting.remove(&which).unwrap_or_default();
+                    torch.without_grad(|| waiting.into_iter().for_each(|deferred| deferred()));
+                }
+                Pass::InputGrad => {
+                    torch.defer();
+                    self.backward_of(pipeline, which, &mut kept);
+                    kept.waiting.insert(which, torch.deferred());
+                }
+                _ => self.backward_of(pipeline, which, &mut kept),
+            }
+            if pass != Pass::InputGrad {
+                hooks.iter().for_each(|hooks| hooks.end());
+                self.update.backward_ended();
+            }
+            torch.end();
+        }
+    }
+
+    fn forward(&self, pipeline: &Pipeline, action: &Action, kept: &mut Kept) {
+        let torch = &self.torch;
+        let Action { micro_batch, part, .. } = *action;
+        let (Some((at, model)), Some(inputs)) =
+            (pipeline.parts.get(part as usize), pipeline.inputs.get(micro_batch as usize))
+        else {
+            return;
+        };
+        torch.begin_as(phase(Pass::Forward, part), Some(micro_batch), &Phase::Forward);
+        let received = (!at.embeds).then(|| self.receive(pipeline));
+        let input = match &received {
+            Some(received) => {
+                let edge = Edge::leaf(received.leaf.clone(), ModuleId(0));
+                received.hidden_states.detach().with_edge(Some(edge))
+            }
+            None => match &inputs.input_ids {
+                Some(input_ids) => input_ids.clone(),
+                None => return,
+            },
+        };
+        let labels = inputs.labels.clone().filter(|_| at.ends);
+        let (attention_mask, position_ids) = (inputs.attention_mask.clone(), inputs.position_ids.clone());
+        let batch = Batch { input, attention_mask, position_ids, labels };
+        // autocast is entered for each forward pass, and its copies of the weights go with it
+        let hooks = torch.module_hooks.borrow().clone();
+        let leave = |output: Tensor| match &hooks {
+            Some(hooks) => hooks.clone().leave(output),
+            None => output,
+        };
+        let (root, graph) = torch.autocast(self.options.autocast(), || {
+            hooks.iter().for_each(|hooks| hooks.enter());
+            let hidden_states = model.decode(&batch);
+            let logits = self.logits(&**model, &hidden_states).map(leave);
+            let graph = Graph::take(torch);
+            let Some(logits) = logits else { return (Err(leave(hidden_states)), graph) };
+            drop(hidden_states);
+            torch.end();
+            torch.begin(Phase::Loss, Some(micro_batch));
+            // the gradients are divided when all backwards are done (`scale_grads`), not the loss
+            let logits = Some(logits);
+            let loss = self.scaled(self.loss(&**model, (&logits, &None), &batch, 1));
+            (Ok((loss, logits)), graph)
+        });
+        let root = match root {
+            Ok((loss, logits)) => {
+                kept.losses.push(loss.clone());
+                Some(Root::Loss(loss, logits))
+            }
+            Err(output) => {
+                torch.sends(output.bytes());
+                if self.options.parallel.schedule != Schedule::Gpipe {
+                    kept.sent.clear(); // what was sent before has arrived; GPipe waits when all forwards are done
+                }
+                kept.sent.push(output.detach());
+                output.edge().cloned().map(Root::Sent)
+            }
+        };
+        torch.end();
+        if let Some(root) = root {
+            let in_flight = InFlight { root, received, _batch: batch, _graph: graph };
+            kept.in_flight.insert((micro_batch, part), in_flight);
+        }
+    }
+
+    /// The backward pass of a micro-batch in flight.
+    fn backward_of(&self, pipeline: &Pipeline, which: (u32, u32), kept: &mut Kept) {
+        let torch = &self.torch;
+        let Some(in_flight) = kept.in_flight.remove(&which) else { return };
+        let InFlight { root, received, .. } = &in_flight;
+        match root {
+            Root::Loss(loss, _logits) => {
+                kept.sent.clear();
+                backward(loss);
+            }
+            Root::Sent(edge) => {
+                let grad = self.buffer(pipeline, "output gradient received");
+                kept.sent.clear();
+                backward_from(edge, &grad);
+            }
+        }
+        let Some(grad) = received.as_ref().and_then(|received| received.leaf.grad.borrow_mut().take()) else {
+            return;
+        };
+        torch.sends(grad.bytes());
+        grad.relabel(|stored| {
+            (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
+            stored.role = Role::Named { name: "input gradient sent" };
+        });
+        if self.options.parallel.schedule != Schedule::Gpipe {
+            kept.sent_back.clear(); // GPipe waits when all backwards are done
+        }
+        kept.sent_back.push(grad);
+    }
+
+    fn receive(&self, pipeline: &Pipeline) -> Received {
+        let hidden_states = self.buffer(pipeline, "hidden states received");
+        Received { leaf: Leaf::new(None, false), hidden_states }
+    }
+
+    /// A buffer for what another stage sends.
+    fn buffer(&self, pipeline: &Pipeline, name: &'static str) -> Tensor {
+        let (layout, dtype) = &pipeline.between;
+        self.torch.launch("recv");
+        let buffer = self.torch.empty(layout.clone(), *dtype);
+        buffer.relabel(|stored| {
+            (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
+            stored.role = Role::Named { name };
+        });
+        buffer
+    }
+}
+
+/// The phase of an action: those of later parts have the part in their name.
+fn phase(pass: Pass, part: u32) -> Phase {
+    let name = match pass {
+        Pass::Forward => "forward",
+        Pass::Backward | Pass::InputGrad => "backward",
+        Pass::WeightGrad => "weight_grad",
+    };
+    match part {
+        0 => Phase::named(name),
+        part => Phase::named(&format!("{name}_part_{part}")),
+    }
+}

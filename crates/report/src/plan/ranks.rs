@@ -1,0 +1,277 @@
+//! The ranks of a world, class by class: who holds what, and which rank needs most.
+
+use super::PlanReport;
+use super::rows::id;
+use crate::markdown::Column::{Figures, Text};
+use crate::table::{Cell, Column, Table};
+use crate::{Look, Reservation, markdown};
+use anstyle::Style;
+use peakledger_core::Bytes;
+use peakledger_plan::catalogue::Card;
+use peakledger_plan::parallel::RankClass;
+use peakledger_plan::{Plan, PlannedPhase, Step};
+use std::io;
+use std::ops::Range;
+
+/// What is known of the ranks of a class.
+#[derive(Clone, Debug)]
+pub struct RankFigures {
+    /// Parameters that each of them holds.
+    pub parameters: u64,
+    /// The step with the op-level peak.
+    pub step: Step,
+    /// The phase with it.
+    pub phase: PlannedPhase,
+    /// The device-level peak.
+    pub device_peak: Bytes,
+    /// The most that each has on its host.
+    pub host_peak: Bytes,
+    /// What lies outside the allocator.
+    pub outside: Bytes,
+    /// What the caching allocator reserves, where that is looked at.
+    pub reservation: Option<Reservation>,
+    /// The phases of the steps that are shown.
+    pub steps: Vec<(Step, Vec<PlannedPhase>)>,
+}
+
+impl RankFigures {
+    /// Looks at the plan of one of them.
+    pub fn of(
+        plan: &Plan,
+        card: Option<&Card>,
+        step: Option<Step>,
+        reservation: Option<Reservation>,
+    ) -> RankFigures {
+        let at = plan.peak_in(step);
+        let shown =
+            [Step::First, Step::Steady].into_iter().filter(|one| step.is_none_or(|only| only == *one));
+        let steps: Vec<(Step, Vec<PlannedPhase>)> =
+            shown.map(|step| (step, plan.step(step).phases.clone())).collect();
+        let phases = steps.iter().flat_map(|(_, phases)| phases);
+        RankFigures {
+            parameters: plan.rank_parameters,
+            step: at.step.step,
+            phase: at.phase.clone(),
+            device_peak: plan.device_peak_in(step).phase.device_peak,
+            host_peak: phases.map(|phase| phase.host_peak).max().unwrap_or_default(),
+            outside: plan.outside(card),
+            reservation,
+            steps,
+        }
+    }
+
+    /// What it is judged by: what is reserved, or the device peak where that is not looked at, and what lies outside.
+    pub fn needed(&self) -> Bytes {
+        let held = self.reservation.as_ref().map_or(self.device_peak, Reservation::reserved);
+        held.checked_add(self.outside).unwrap_or(Bytes::new(u64::MAX))
+    }
+}
+
+/// All ranks of a world beside the one whose plan is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct RanksReport<'a> {
+    /// Every class.
+    pub each: &'a [(RankClass, RankFigures)],
+    /// The place of the class whose plan is shown.
+    pub shown: usize,
+    /// The place of the class that needs most.
+    pub worst: usize,
+    /// Whether the phases of every class are wanted.
+    pub all: bool,
+}
+
+impl RanksReport<'_> {
+    /// Most that the ranks of a host have there together, and on which host; nothing where none has any.
+    pub(crate) fn host(&self, gpus_per_node: u32) -> Option<(u32, Bytes)> {
+        let mut hosts: Vec<u64> = Vec::new();
+        for (class, figures) in self.each {
+            for rank in class.ranks.iter().cloned().flatten() {
+                let host = rank.checked_div(gpus_per_node)? as usize;
+                if hosts.len() <= host {
+                    hosts.resize(host + 1, 0);
+                }
+                if let Some(bytes) = hosts.get_mut(host) {
+                    *bytes = bytes.saturating_add(figures.host_peak.get());
+                }
+            }
+        }
+        let hosts: Vec<(u32, u64)> = (0u32..).zip(hosts).collect();
+        let (host, bytes) = hosts.into_iter().rev().max_by_key(|(_, bytes)| *bytes)?;
+        (bytes > 0).then(|| (host, Bytes::new(bytes)))
+    }
+}
+
+impl PlanReport<'_> {
+    /// `rank 0, stage 0 of 4 (and 15 like it): needs most of 64 ranks`.
+    pub(crate) fn rank_line(&self) -> Option<String> {
+        let ranks = self.ranks?;
+        let (class, _) = ranks.each.get(ranks.shown)?;
+        let rank = self.plan.options.parallel.rank;
+        let world = self.plan.mesh.world;
+        let whose = format!("rank {rank}{}", self.stage(class));
+        if class.count() == world {
+            return Some(format!("{whose}: all {world} ranks are alike"));
+        }
+        let like = match class.count() {
+            1 => String::new(),
+            count => format!(" and {} like it", count - 1),
+        };
+        if ranks.shown == ranks.worst {
+            return Some(format!("{whose}{like}: the worst of {world} ranks"));
+        }
+        let (worst, figures) = ranks.each.get(ranks.worst)?;
+        let held = match &figures.reservation {
+            Some(reservation) => format!("{} reserved", reservation.reserved()),
+            None => format!("a device peak of {}", figures.device_peak),
+        };
+        Some(format!(
+            "{whose}{like}; the worst of {world} ranks is rank {}{} with {held}, in {} of the {} step",
+            worst.first(),
+            self.stage(worst),
+            self.phase_of(figures),
+            figures.step.as_str(),
+        ))
+    }
+
+    /// `, stage 0 of 4`.
+    fn stage(&self, class: &RankClass) -> String {
+        match self.plan.mesh.pp {
+            1 => String::new(),
+            stages => format!(", stage {} of {stages}", class.class.stage),
+        }
+    }
+
+    fn phase_of(&self, figures: &RankFigures) -> String {
+        id(&figures.phase, self.plan.options.gradient_accumulation_steps > 1)
+    }
+
+    /// What the ranks of a host have there together.
+    pub(crate) fn host_of_ranks_line(&self) -> Option<String> {
+        let gpus = self.plan.options.parallel.gpus_per_node;
+        let (host, bytes) = self.ranks?.host(gpus)?;
+        let ranks = gpus.min(self.plan.mesh.world);
+        Some(format!("on the cpu of host {host}, of {ranks} ranks together: up to {bytes}"))
+    }
+
+    /// The classes of ranks; nothing where all are alike.
+    pub(super) fn ranks_table(&self, look: &Look) -> Option<(Table, Option<String>)> {
+        let ranks = self.ranks.filter(|ranks| ranks.each.len() > 1)?;
+        let has_host = ranks.each.iter().any(|(_, figures)| figures.host_peak > Bytes::ZERO);
+        let has_reserved = ranks.each.iter().all(|(_, figures)| figures.reservation.is_some());
+        let mut columns = vec![
+            Column::left(""),
+            Column::left("ranks").cut(),
+            Column::left("stage").optional(),
+            Column::left("layers").optional(),
+            Column::right("parameters").optional(),
+            Column::right("peak"),
+            Column::left("in").optional(),
+            Column::right("device").optional(),
+        ];
+        columns.extend(has_reserved.then(|| Column::right("reserved").optional()));
+        columns.extend(has_host.then(|| Column::right("cpu").optional()));
+        let mut table = Table::new(columns);
+        let (rows, more) = match ranks.all {
+            true => ((0..ranks.each.len()).map(Some).collect(), None),
+            false => look.rows(ranks.each.len(), ranks.worst, "classes of ranks"),
+        };
+        for at in rows {
+            let Some((class, figures)) = at.and_then(|at| ranks.each.get(at)) else {
+                table.row(vec![Cell::plain(""), Cell::plain(look.ellipsis())]);
+                continue;
+            };
+            let is_worst = at == Some(ranks.worst);
+            let style = if is_worst { look.bold() } else { Style::new() };
+            let mut cells = vec![Cell::styled(if is_worst { look.marker() } else { "" }, style)];
+            let row = self.rank_row(class, figures, has_reserved, has_host);
+            cells.extend(row.into_iter().map(|cell| Cell::styled(look.text(&cell), style)));
+            table.row(cells);
+        }
+        Some((table, more))
+    }
+
+    fn rank_row(&self, class: &RankClass, figures: &RankFigures, reserved: bool, host: bool) -> Vec<String> {
+        let mut row = vec![
+            ranges(&class.ranks),
+            class.class.stage.to_string(),
+            ranges(&class.layers),
+            super::grouped(figures.parameters),
+            figures.phase.peak.to_string(),
+            format!("{}, {}", self.phase_of(figures), figures.step.as_str()),
+            figures.device_peak.to_string(),
+        ];
+        let reservation = figures.reservation.as_ref().filter(|_| reserved);
+        row.extend(reservation.map(|reservation| reservation.reserved().to_string()));
+        row.extend(host.then(|| figures.host_peak.to_string()));
+        row
+    }
+
+    pub(super) fn ranks_in_markdown(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        let Some(ranks) = self.ranks.filter(|ranks| ranks.each.len() > 1) else { return Ok(()) };
+        let columns = [
+            Text("ranks"),
+            Text("stage"),
+            Text("layers"),
+            Figures("parameters"),
+            Figures("peak"),
+            Text("in"),
+            Figures("device"),
+            Figures("reserved"),
+            Figures("cpu"),
+        ];
+        let row = |(class, figures): &(RankClass, RankFigures)| {
+            let mut row = self.rank_row(class, figures, false, false);
+            let reserved = figures.reservation.as_ref().map(|it| it.reserved().to_string());
+            row.extend([reserved.unwrap_or_default(), figures.host_peak.to_string()]);
+            row.iter().map(|cell| markdown::escaped(cell)).collect()
+        };
+        writeln!(out)?;
+        markdown::table(out, &columns, &ranks.each.iter().map(row).collect::<Vec<Vec<String>>>())
+    }
+
+    /// The phases of the classes that are not shown, by their first ranks, where all are wanted.
+    pub(super) fn phases_of_others(&self) -> Vec<(u32, Step, &[PlannedPhase])> {
+        let Some(ranks) = self.ranks.filter(|ranks| ranks.all) else { return Vec::new() };
+        let others = ranks.each.iter().enumerate().filter(|(at, _)| *at != ranks.shown);
+        let steps = others.flat_map(|(_, (class, figures))| {
+            figures.steps.iter().map(|(step, phases)| (class.first(), *step, phases.as_slice()))
+        });
+        steps.collect()
+    }
+
+    /// The classes as facts of a page: a line for each.
+    pub(crate) fn rank_facts(&self) -> Vec<(String, String)> {
+        let mut facts: Vec<(String, String)> =
+            self.rank_line().map(|line| ("rank".to_owned(), line)).into_iter().collect();
+        let Some(ranks) = self.ranks.filter(|ranks| ranks.each.len() > 1) else { return facts };
+        let line = |(class, figures): &(RankClass, RankFigures)| {
+            let layers = ranges(&class.layers);
+            let (peak, device) = (figures.phase.peak, figures.device_peak);
+            let said = format!(
+                "stage {}, layers {layers}: {peak} in {} of the {} step, device peak {device}",
+                class.class.stage,
+                self.phase_of(figures),
+                figures.step.as_str()
+            );
+            (format!("ranks {}", ranges(&class.ranks)), said)
+        };
+        facts.extend(ranks.each.iter().map(line));
+        facts
+    }
+}
+
+/// Most ranges that are written out in a cell.
+const MOST_RANGES: usize = 4;
+
+/// `0–15`, `0–1, 14–15`; the first of many.
+pub(super) fn ranges(ranges: &[Range<u32>]) -> String {
+    let one = |range: &Range<u32>| match range.end - range.start {
+        1 => range.start.to_string(),
+        _ => format!("{}–{}", range.start, range.end - 1),
+    };
+    let mut written: Vec<String> = ranges.iter().take(MOST_RANGES).map(one).collect();
+    if ranges.len() > MOST_RANGES {
+        written.push("…".to_owned());
+    }
+    written.join(", ")
+}
