@@ -226,11 +226,7 @@ fn stages_go_together_with_what_a_step_may_be() {
             assert!(plan.peak().phase.peak.get() > 0);
             assert!(plan.ledger(peakledger_plan::Step::Steady).is_ok(), "no phase appears twice");
             let end = plan.steady.phases.last().unwrap();
-            assert_eq!(
-                end.end,
-                plan.steady.phases.first().unwrap().peak,
-                "nothing is left over: {options:?}"
-            );
+            assert_eq!(end.end, plan.steady.phases.first().unwrap().end, "nothing is left over: {options:?}");
         }
     }
 }
