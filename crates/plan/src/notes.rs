@@ -33,7 +33,7 @@ impl Plan {
         ];
         list.extend(self.parallel_assumptions());
         if let Some(ranks) = self.data_parallel() {
-            list.push(("data parallel", ranks));
+            list.push(("ranks", ranks));
         }
         if self.options.offload != Offload::default() {
             list.push(("offload", self.offload()));
