@@ -33,7 +33,7 @@ impl Plan {
         ];
         list.extend(self.parallel_assumptions());
         if let Some(ranks) = self.data_parallel() {
-            list.push(("data parallel", ranks));
+            list.push(("ranks", ranks));
         }
         if self.options.offload != Offload::default() {
             list.push(("offload", self.offload()));
@@ -288,7 +288,7 @@ impl Plan {
         let offload = self.options.offload;
         let implementation = match self.options.optimizer_impl {
             _ if self.options.optimizer == OptimizerKind::Adafactor => "for-loop, as torch picks",
-            None if offload.has_optimizer() && self.options.parallel.sharding.is_zero() => "DeepSpeedCPUAdam",
+            None if offload.has_optimizer() && self.options.is_deepspeed() => "DeepSpeedCPUAdam",
             None if offload.parameters => "for-loop, as torch picks on the host",
             None if offload.optimizer && self.options.optimizer == OptimizerKind::AdamW => {
                 "fused on the host, as torchao picks"

@@ -277,7 +277,7 @@ impl Options {
         if self.master_weights == Some(weights) {
             return wrong("--master-weights", "the weights have that type already", "leave it out");
         }
-        let is_zero = self.parallel.sharding.is_zero();
+        let is_zero = self.is_deepspeed();
         let stepped = if is_zero { self.stepped_in() } else { self.master_weights.unwrap_or(weights) };
         if self.grad_dtype.is_some_and(|grads| grads != stepped) {
             let cause = "an optimizer steps what has the type of its gradients";

@@ -8,11 +8,10 @@ use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_lo
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Options, Recompute};
-use crate::parallel::data::{Ddp, Fsdp, Zero, Zero3};
+use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
-use crate::parallel::{Sharding, Stack};
 use crate::pipeline::Pipeline;
 use crate::repeat::{RUN, repeated};
 use crate::torch::autograd::{Leaf, backward};
@@ -113,34 +112,22 @@ pub(crate) fn run_recording(
     let [loss_module, optimizer_module] =
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
-    let mut built = std::mem::take(&mut build.parameters);
-    let mut shards = None;
-    let mesh = options.mesh()?;
-    if options.parallel.sharding.is_fsdp() {
-        let (fsdp, shards) = Fsdp::new(&torch, options, &mesh, built)?;
-        *torch.module_hooks.borrow_mut() = Some(fsdp);
-        built = shards;
-    } else if options.parallel.sharding == Sharding::Zero3 {
-        let (zero, stepped) = Zero3::new(&torch, options, &mesh, built.clone());
-        *torch.module_hooks.borrow_mut() = Some(zero);
-        shards = Some(stepped);
-    } else if options.parallel.sharding.is_zero() && options.stack == Stack::Transformers {
-        let (zero, stepped) = Zero::new(&torch, options, &mesh, &built);
-        *torch.module_hooks.borrow_mut() = Some(zero);
-        shards = Some(stepped);
-    } else if mesh.dp * mesh.cp > 1
-        && options.stack == Stack::Transformers
-        && options.parallel.sharding == Sharding::Replicated
-    {
-        let ddp = Ddp::new(&torch, &options.parallel.data, mesh.dp * mesh.cp, &built);
-        *torch.module_hooks.borrow_mut() = Some(ddp);
-    } else if options.offload.parameters {
+    let built = std::mem::take(&mut build.parameters);
+    let is_trained = |parameter: &Parameter| parameter.leaf.is_some();
+    let trained: Vec<Parameter> = built.iter().filter(|parameter| is_trained(parameter)).cloned().collect();
+    let trainable = count(&trained);
+    let stepped = match shared_out(&torch, options, built.clone())? {
+        Some((hooks, stepped)) => {
+            *torch.module_hooks.borrow_mut() = Some(hooks);
+            stepped.into_iter().filter(is_trained).collect()
+        }
+        None => trained,
+    };
+    if options.offload.parameters && torch.module_hooks.borrow().is_none() {
         let on_host = host_parameters(&torch, &built);
         let offload = ParameterOffload::new(torch.clone(), options.offload_prefetch as usize, on_host);
         *torch.module_hooks.borrow_mut() = Some(offload);
     }
-    let trained: Vec<Parameter> = built.into_iter().filter(|p| p.leaf.is_some()).collect();
-    let trainable = count(&trained);
     let program = match models.pop() {
         Some((_, model)) if parallel.pp == 1 && models.is_empty() => {
             let loaded = 0..options.gradient_accumulation_steps;
@@ -160,8 +147,8 @@ pub(crate) fn run_recording(
         program,
         loss_module,
         optimizer_module,
-        scaler: options.grad_scaler.then(|| GradScaler::new(&torch)),
-        update: Update::new(&torch, options, shards.unwrap_or(trained)),
+        scaler: (options.grad_scaler && !options.is_deepspeed()).then(|| GradScaler::new(&torch)),
+        update: Update::new(&torch, options, stepped),
     };
     torch.end();
     let mut optimizers = Vec::new();

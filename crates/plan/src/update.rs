@@ -50,7 +50,7 @@ impl<'a> Update<'a> {
             Some(copy_of(torch, parameter, parameter.tensor.dtype(), Device::Cpu))
         });
         let stepped = stepped.collect();
-        let buffered = options.grad_dtype.filter(|_| !options.parallel.sharding.is_zero());
+        let buffered = options.grad_dtype.filter(|_| !options.is_deepspeed());
         let main_grad = buffered.and_then(|dtype| main_grad(torch, &trained, dtype));
         Update {
             torch: torch.clone(),
@@ -94,7 +94,7 @@ impl<'a> Update<'a> {
         for (device, parameters) in self.by_device(alone) {
             self.torch.on(device, || {
                 let groups = by_mesh(&parameters);
-                if self.options.clip_grad_norm && !self.options.parallel.sharding.is_zero() {
+                if self.options.clip_grad_norm && !self.options.is_deepspeed() {
                     clip_grad_norm(&groups);
                 }
                 for (kind, parameters) in groups.iter().flat_map(|group| shared_out(group)) {
@@ -139,7 +139,7 @@ impl<'a> Update<'a> {
 
     /// What is stepped on each device, in the order in which it is.
     fn by_device(&self, alone: Option<usize>) -> Vec<(Device, Vec<Parameter>)> {
-        let is_zero = self.options.parallel.sharding.is_zero();
+        let is_zero = self.options.is_deepspeed();
         let all_on_host = self.options.offload.parameters || is_zero && self.options.offload.optimizer;
         let place = |stepped: &Option<Parameter>| match stepped {
             _ if all_on_host => Device::Cpu,
@@ -159,7 +159,7 @@ impl<'a> Update<'a> {
     }
 
     fn optimizer(&self, device: Device, kind: OptimizerKind) -> Optimizer {
-        let is_zero = self.options.parallel.sharding.is_zero();
+        let is_zero = self.options.is_deepspeed();
         let usual = match (device, kind) {
             (Device::Gpu, _) => OptimizerImpl::Foreach,
             // torchao asks for the fused AdamW, and DeepSpeed has one of its own; torch picks no list kernels for tensors on
@@ -175,7 +175,7 @@ impl<'a> Update<'a> {
 
 /// Whether copies are stepped on the host, and not what is there already.
 fn copies_on_host(options: &Options) -> bool {
-    options.offload.optimizer && !options.offload.parameters && !options.parallel.sharding.is_zero()
+    options.offload.optimizer && !options.offload.parameters && !options.is_deepspeed()
 }
 
 fn is_small(parameter: &Parameter) -> bool {

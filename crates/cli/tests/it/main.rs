@@ -8,6 +8,7 @@ mod compare;
 mod configs;
 #[cfg(unix)]
 mod course;
+mod data_parallel;
 mod diff;
 mod drawable;
 mod files;

@@ -145,7 +145,7 @@ impl Builder {
                 compute: options.compute(),
             }),
             frozen: options.freeze.clone(),
-            grad_dtype: options.grad_dtype.filter(|_| !options.parallel.sharding.is_zero()),
+            grad_dtype: options.grad_dtype.filter(|_| !options.is_deepspeed()),
             gathered: options.gathered(),
             loaded: options.prepare_for_kbit.then(|| options.loaded()).filter(|dtype| dtype.is_half()),
             to_cast: Vec::new(),

@@ -1,12 +1,15 @@
 //! What data parallel ranks cannot do, and what of it is not planned.
 
 use crate::options::{Offload, OptimizerKind, Options, Quantize, Recompute};
-use crate::parallel::{DataParallel, Mesh, Sharding, ZeroSizes};
+use crate::parallel::{DataParallel, Mesh, Sharding, Stack, ZeroSizes};
 use peakledger_input::Problem;
 
 impl Options {
     /// Refuses what cannot be combined.
     pub(crate) fn check_data_parallel(&self, mesh: &Mesh) -> Result<(), Problem> {
+        if self.stack != Stack::Transformers {
+            return Ok(());
+        }
         let sharding = self.parallel.sharding;
         let replicas = mesh.dp * mesh.cp;
         self.check_without_effect(replicas)?;

@@ -27,14 +27,20 @@ pub(super) struct Fetching {
     sizes: ZeroSizes,
     from: Device,
     state: RefCell<Vec<State>>,
-    /// What is on its way: each a buffer and the parameters that will be copied out of it.
-    handles: RefCell<Vec<Option<(Tensor, Vec<usize>)>>>,
+    /// What is on its way, or was.
+    handles: RefCell<Vec<Option<Handle>>>,
     /// Numbers that are here or on their way (`__n_available_params`).
     available: Cell<u64>,
     /// The use that is to be fetched next.
     next: Cell<usize>,
     /// The use that is reached.
     reached: Cell<usize>,
+}
+
+/// A buffer, and the parameters that will be copied out of it (`AllGatherCoalescedHandle`).
+struct Handle {
+    flat: Tensor,
+    parameters: Vec<usize>,
 }
 
 enum State {
@@ -121,7 +127,7 @@ impl Fetching {
     }
 
     /// Whether parts are fetched from the host.
-    pub(super) fn from_host(&self) -> bool {
+    pub(super) fn is_from_host(&self) -> bool {
         self.from == Device::Cpu
     }
 
@@ -203,7 +209,7 @@ impl Fetching {
                     let flat = buffer(torch, numbers, dtype, "all-gather output");
                     let mut handles = self.handles.borrow_mut();
                     several.iter().for_each(|index| self.set(*index, State::InFlight(handles.len())));
-                    handles.push(Some((flat, several.to_vec())));
+                    handles.push(Some(Handle { flat, parameters: several.to_vec() }));
                 }
             }
             torch.launch("_allgather_base_");
@@ -231,8 +237,8 @@ impl Fetching {
             _ => return,
         };
         let taken = self.handles.borrow_mut().get_mut(handle).and_then(Option::take);
-        let Some((flat, indices)) = taken else { return };
-        for index in indices {
+        let Some(Handle { flat, parameters }) = taken else { return };
+        for index in parameters {
             let Some(parameter) = self.parameters.get(index) else { continue };
             self.torch.launch("cat");
             self.set(index, State::Whole { _parameter: self.whole(parameter, self.numbers(index)) });

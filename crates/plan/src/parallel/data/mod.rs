@@ -11,15 +11,58 @@ mod words;
 mod zero;
 mod zero3;
 
-pub(crate) use ddp::Ddp;
-pub(crate) use fsdp::Fsdp;
 pub(crate) use gathered::GATHERED;
 pub(crate) use words::rule as buffer_rule;
-pub(crate) use zero::Zero;
-pub(crate) use zero3::Zero3;
 
+use crate::nn::Parameter;
 use crate::options::Options;
+use crate::parallel::{Sharding, Stack};
 use crate::torch::Dtype;
+use crate::torch::Torch;
+use crate::torch::hooks::ModuleHooks;
+use ddp::Ddp;
+use fsdp::Fsdp;
+use peakledger_input::Problem;
+use std::rc::Rc;
+use zero::Zero;
+use zero3::Zero3;
+
+/// Hooks that have ranks share a step out, and what the optimizer steps then.
+type SharedOut = (Rc<dyn ModuleHooks>, Vec<Parameter>);
+
+/// Has data parallel ranks share out a model's parameters as they are told; nothing where there is one rank that is told
+/// nothing.
+///
+/// # Errors
+/// Names what the strategy does not take.
+pub(crate) fn shared_out(
+    torch: &Rc<Torch>,
+    options: &Options,
+    parameters: Vec<Parameter>,
+) -> Result<Option<SharedOut>, Problem> {
+    let mesh = options.mesh()?;
+    let shared: SharedOut = match options.parallel.sharding {
+        _ if options.stack != Stack::Transformers => return Ok(None),
+        Sharding::Replicated if mesh.dp * mesh.cp == 1 => return Ok(None),
+        Sharding::Replicated => {
+            let ddp = Ddp::new(torch, &options.parallel.data, mesh.dp * mesh.cp, &parameters);
+            (ddp, parameters)
+        }
+        Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => {
+            let (fsdp, shards) = Fsdp::new(torch, options, &mesh, parameters)?;
+            (fsdp, shards)
+        }
+        Sharding::Zero1 | Sharding::Zero2 => {
+            let (zero, parts) = Zero::new(torch, options, &mesh, &parameters);
+            (zero, parts)
+        }
+        Sharding::Zero3 => {
+            let (zero, parts) = Zero3::new(torch, options, &mesh, parameters);
+            (zero, parts)
+        }
+    };
+    Ok(Some(shared))
+}
 
 /// What data parallel ranks are told beside how many they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,22 +110,25 @@ impl Default for ZeroSizes {
 }
 
 impl Options {
+    /// Whether DeepSpeed runs the step: on Megatron's modules stage 1 is Megatron's own.
+    pub(crate) fn is_deepspeed(&self) -> bool {
+        self.parallel.sharding.is_zero() && self.stack == Stack::Transformers
+    }
+
     /// The type that autocast computes in, where it runs: who gathers parameters casts them instead.
     pub(crate) fn autocast(&self) -> Option<Dtype> {
-        self.precision
-            .autocast()
-            .filter(|_| !self.parallel.sharding.is_fsdp() && !self.parallel.sharding.is_zero())
+        self.precision.autocast().filter(|_| !self.parallel.sharding.is_fsdp() && !self.is_deepspeed())
     }
 
     /// The type that parameters are kept in by the precision alone: DeepSpeed has the model itself in the half type.
     pub(crate) fn implied(&self) -> Dtype {
-        let half = self.precision.autocast().filter(|_| self.parallel.sharding.is_zero());
+        let half = self.precision.autocast().filter(|_| self.is_deepspeed());
         half.unwrap_or(self.precision.weights())
     }
 
     /// The type of adapters that are asked for in that type: DeepSpeed casts the whole model.
     pub(crate) fn adapters(&self, asked: Dtype) -> Dtype {
-        if self.parallel.sharding.is_zero() { self.implied() } else { asked }
+        if self.is_deepspeed() { self.implied() } else { asked }
     }
 
     /// The type of the partition that DeepSpeed steps: fp32, unless the precision has no fp32 at all

@@ -99,7 +99,7 @@ impl Options {
                 gathered.as_str()
             ));
         }
-        self.parallel.sharding.is_zero().then(|| {
+        self.is_deepspeed().then(|| {
             let (stepped, summed) = (self.stepped_in().as_str(), self.grad_dtype.map_or(kept, Dtype::as_str));
             let all = if lora.is_some() { "weights and adapters" } else { "weights" };
             format!(

@@ -301,7 +301,7 @@ impl ModuleHooks for Zero3 {
         let Some((_, master)) = self.sub_groups.get(sub_group) else { return };
         self.torch.launch("copy_");
         if self.offloaded {
-            if !self.fetching.from_host() {
+            if !self.fetching.is_from_host() {
                 self.torch
                     .fetches_from_host(master.tensor.layout().numel().saturating_mul(self.dtype.width()));
             }
