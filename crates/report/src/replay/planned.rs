@@ -131,7 +131,10 @@ impl Script {
         let mut numbers: Vec<Option<u32>> = Vec::new();
         let mut next = 0;
         for step in steps {
-            for traffic in plan.traffic(*step) {
+            let all = plan.traffic(*step);
+            script.asks.reserve(all.len());
+            places.reserve(all.len());
+            for traffic in all {
                 let at = u32::try_from(places.len()).unwrap_or(u32::MAX);
                 places.push((*step, traffic.phase, traffic.moment));
                 let storage = traffic.storage as usize;
