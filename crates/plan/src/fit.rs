@@ -1,7 +1,9 @@
 //! What fits: how large a micro-batch, and how long a sequence, a card takes of a step.
 //!
-//! Nothing is solved for. A plan takes about a millisecond, so the boundary is looked for by planning steps on both sides of
-//! it, and an answer stands on two of them: the plan of the answer fits, and the plan of one more does not.
+//! Nothing is solved for. A plan takes less than a millisecond, so the boundary is looked for by planning steps on both sides
+//! of it, and an answer stands on two of them: the plan of the answer fits, and the plan of one more does not. What the
+//! caching allocator reserves takes longer to know, and is never less than what is planned: it is asked for only below the
+//! boundary that the plans have.
 
 use crate::catalogue::Card;
 use crate::config::Architecture;
@@ -145,8 +147,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn largest(&self, axis: Axis) -> Largest {
-        let needed = |amount| self.needed(axis, amount);
-        let found = boundary(axis.given, axis.given, axis.most, self.card.total, needed);
+        let found = self.boundary(axis);
         let limit = match found.next {
             Next::TooLarge => Limit::Card,
             Next::Unplanned => Limit::Search,
@@ -155,12 +156,48 @@ impl Search<'_> {
         Largest { amount: found.amount, limit }
     }
 
-    /// What a step with that amount takes of the card; nothing where it is beyond what can be planned.
-    fn needed(&self, axis: Axis, amount: u64) -> Option<Bytes> {
+    /// The boundary by what is planned, and from there on down by what is taken.
+    fn boundary(&self, axis: Axis) -> Boundary {
+        let capacity = self.card.total;
+        let planned =
+            |amount| self.planned(axis, amount).map(|plan| Verdict::of(&plan, self.card, None).needed);
+        let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
+        let Some(most) = by_plan.amount else { return by_plan };
+        let taken = |amount| self.planned(axis, amount).map(|plan| self.taken(&plan));
+        let over = match taken(most) {
+            Some(taken) if taken > capacity => taken.get() - capacity.get(),
+            _ => return by_plan,
+        };
+        if most == 1 {
+            return Boundary { amount: None, next: Next::TooLarge };
+        }
+        // that much less, if what is taken shrinks as what is planned does
+        let shrinks =
+            |less: u64| Some(planned(most)?.get().saturating_sub(planned(most - less)?.get()) / less);
+        let less = over / shrinks(most.div_ceil(8).min(most - 1)).unwrap_or(0).max(1) + 1;
+        let start = most.saturating_sub(less).max(1);
+        let found = boundary(start, less / 8, most - 1, capacity, taken);
+        match found.next {
+            Next::BeyondMost => Boundary { next: Next::TooLarge, ..found },
+            _ => found,
+        }
+    }
+
+    /// A step with that amount; nothing where it is beyond what can be planned.
+    fn planned(&self, axis: Axis, amount: u64) -> Option<Plan> {
         let mut options = self.options.clone();
         (axis.set)(&mut options, amount);
-        let planned = Short::of(self.architecture, options).ok()?;
-        Some((self.verdict)(&planned.0).needed)
+        Short::of(self.architecture, options).ok().map(|short| short.0)
+    }
+
+    /// What a step takes of the card: more than there is where it does not fit.
+    fn taken(&self, plan: &Plan) -> Bytes {
+        let verdict = (self.verdict)(plan);
+        if verdict.fits() {
+            verdict.needed
+        } else {
+            verdict.needed.max(Bytes::new(self.card.total.get().saturating_add(1)))
+        }
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod offload;
 pub(crate) mod ops;
 pub(crate) mod tape;
 mod tensor;
+pub(crate) mod trail;
 
 pub use cost::{Costs, Flops, HostBytes};
 pub use dtype::Dtype;
@@ -33,6 +34,7 @@ use peakledger_core::{Category, Detail, Device, Phase};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tape::{Mark, Module, ModuleName, Once, Ran};
+use trail::Trail;
 
 /// The session: the tape, and the modes that torch keeps for a thread.
 pub(crate) struct Torch {
@@ -63,6 +65,8 @@ pub(crate) struct Torch {
     selected: RefCell<Option<Rc<Selected>>>,
     sequence: Cell<u32>,
     tally: cost::Tally,
+    /// Where the run passes through the layers, where some of them are left out.
+    pub(crate) trail: RefCell<Option<Trail>>,
     /// What else is recorded, where somebody asks for it.
     pub(crate) facts: RefCell<Option<facts::Facts>>,
 }
@@ -93,6 +97,7 @@ impl Torch {
             selected: RefCell::new(None),
             sequence: Cell::new(0),
             tally: cost::Tally::default(),
+            trail: RefCell::new(None),
             facts: RefCell::new(None),
         })
     }
