@@ -67,7 +67,8 @@ const LARGEST_MICRO_BATCH: u64 = 1 << 16;
 
 impl Fit {
     /// Looks for what fits of a step. What a plan takes of the card is the caller's word: by its device peak
-    /// ([`Verdict::of`]), or by what the caching allocator makes of its traffic.
+    /// ([`Verdict::of`]), or by what the caching allocator makes of its traffic. Where all that is asked is whether a plan
+    /// fits, the `quick` word is taken, which says of a misfit nothing more.
     ///
     /// # Errors
     /// Names the option that cannot be, or the sum that does not fit into 64 bits.
@@ -76,10 +77,11 @@ impl Fit {
         options: Options,
         card: &Card,
         verdict: &dyn Fn(&Plan) -> Verdict,
+        quick: &dyn Fn(&Plan) -> Verdict,
     ) -> Result<Fit, Problem> {
         let planned = Short::of(architecture, options.clone())?;
         let options = Options { seq_len: Some(planned.0.seq_len), ..options };
-        let search = Search { architecture, options: &options, card, verdict };
+        let search = Search { architecture, options: &options, card, quick };
         let limit = architecture.shape.max_position_embeddings;
         Ok(Fit {
             seq_len: planned.0.seq_len,
@@ -142,7 +144,7 @@ struct Search<'a> {
     architecture: &'a Architecture,
     options: &'a Options,
     card: &'a Card,
-    verdict: &'a dyn Fn(&Plan) -> Verdict,
+    quick: &'a dyn Fn(&Plan) -> Verdict,
 }
 
 impl Search<'_> {
@@ -163,24 +165,20 @@ impl Search<'_> {
             |amount| self.planned(axis, amount).map(|plan| Verdict::of(&plan, self.card, None).needed);
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
         let Some(most) = by_plan.amount else { return by_plan };
-        let taken = |amount| self.planned(axis, amount).map(|plan| self.taken(&plan));
-        let over = match taken(most) {
-            Some(taken) if taken > capacity => taken.get() - capacity.get(),
-            _ => return by_plan,
+        let taken = |amount| {
+            let verdict = (self.quick)(&self.planned(axis, amount)?);
+            verdict.fits().then_some(verdict.needed)
         };
-        if most == 1 {
-            return Boundary { amount: None, next: Next::TooLarge };
+        if taken(most).is_some() {
+            return by_plan;
         }
-        // that much less, if what is taken shrinks as what is planned does
-        let shrinks =
-            |less: u64| Some(planned(most)?.get().saturating_sub(planned(most - less)?.get()) / less);
-        let less = over / shrinks(most.div_ceil(8).min(most - 1)).unwrap_or(0).max(1) + 1;
-        let start = most.saturating_sub(less).max(1);
-        let found = boundary(start, less / 8, most - 1, capacity, taken);
-        match found.next {
-            Next::BeyondMost => Boundary { next: Next::TooLarge, ..found },
-            _ => found,
-        }
+        // what the allocator takes beyond the plan is mostly a few per cent
+        let less = most / 64 + 1;
+        let found = match most.checked_sub(less).filter(|start| *start > 0) {
+            Some(start) => boundary(start, less, most - 1, capacity, taken),
+            None => Boundary { amount: None, next: Next::TooLarge },
+        };
+        Boundary { next: Next::TooLarge, ..found }
     }
 
     /// A step with that amount; nothing where it is beyond what can be planned.
@@ -188,16 +186,6 @@ impl Search<'_> {
         let mut options = self.options.clone();
         (axis.set)(&mut options, amount);
         Short::of(self.architecture, options).ok().map(|short| short.0)
-    }
-
-    /// What a step takes of the card: more than there is where it does not fit.
-    fn taken(&self, plan: &Plan) -> Bytes {
-        let verdict = (self.verdict)(plan);
-        if verdict.fits() {
-            verdict.needed
-        } else {
-            verdict.needed.max(Bytes::new(self.card.total.get().saturating_add(1)))
-        }
     }
 }
 
@@ -347,7 +335,8 @@ mod tests {
 
     /// What fits by the device peak.
     fn fit_on(card: &Card, options: Options) -> Fit {
-        Fit::of(&tiny(), options, card, &|plan| Verdict::of(plan, card, None)).unwrap()
+        let verdict = |plan: &Plan| Verdict::of(plan, card, None);
+        Fit::of(&tiny(), options, card, &verdict, &verdict).unwrap()
     }
 
     fn device_peak(options: &Options) -> u64 {
