@@ -2,7 +2,8 @@
 
 use crate::blocks::{Block, BlockId, Blocks, State};
 use crate::expandable::Ranges;
-use crate::lists::{Free, ListId, Lists};
+use crate::free::Free;
+use crate::lists::{ListId, Lists};
 use crate::{Device, OutOfMemory, Settings, Totals};
 use peakledger_core::block::Pool;
 
@@ -350,7 +351,7 @@ impl<D: Device> Allocator<D> {
             self.lists[list].unmapped.insert((block.stream, block.address), id);
         } else {
             self.blocks[id].state = State::Free;
-            self.lists[list].insert(id, &self.blocks[id]);
+            self.lists[list].free.insert(id, &self.blocks[id]);
             self.totals.returnable += self.returnable(id);
         }
     }
@@ -362,7 +363,7 @@ impl<D: Device> Allocator<D> {
         if block.state == State::Unmapped {
             list.unmapped.remove(&(block.stream, block.address));
         } else {
-            list.remove(id, block);
+            list.free.remove(id, block);
             self.totals.returnable -= self.returnable(id);
         }
     }

@@ -32,6 +32,7 @@ mod allocator;
 mod blocks;
 mod device;
 mod expandable;
+mod free;
 mod lists;
 mod oom;
 mod release;

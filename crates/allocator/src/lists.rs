@@ -1,10 +1,11 @@
 //! Pools: the sorted lists of free and of unmapped blocks. Pools never mix, and neither do the streams inside one.
 
-use crate::blocks::{Block, BlockId};
+use crate::blocks::BlockId;
+use crate::free::{Free, FreeBlocks};
 use crate::{MempoolId, Stream};
 use peakledger_core::block::Pool;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, Index, IndexMut};
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
 
 /// A list, by its place in [`Lists`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,32 +18,12 @@ impl ListId {
     pub(crate) const LARGE: ListId = ListId(1);
 }
 
-/// A free block as torch sorts them: by stream, then size, then address (`BlockComparatorSize`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Free {
-    pub(crate) stream: Stream,
-    pub(crate) size: u64,
-    pub(crate) address: u64,
-    pub(crate) id: Option<BlockId>,
-}
-
-impl Free {
-    fn of(id: BlockId, block: &Block) -> Free {
-        Free { stream: block.stream, size: block.size, address: block.address, id: Some(id) }
-    }
-
-    /// Before every block of this stream and size.
-    pub(crate) const fn at(stream: Stream, size: u64) -> Free {
-        Free { stream, size, address: 0, id: None }
-    }
-}
-
 /// The small or the large list of a pool.
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) pool: Pool,
     pub(crate) owner: MempoolId,
-    pub(crate) free: BTreeSet<Free>,
+    pub(crate) free: FreeBlocks,
     /// By stream, then address (`BlockComparatorAddress`).
     pub(crate) unmapped: BTreeMap<(Stream, u64), BlockId>,
     /// How often it was searched, while garbage is collected.
@@ -51,15 +32,7 @@ pub(crate) struct List {
 
 impl List {
     fn new(pool: Pool, owner: MempoolId) -> List {
-        List { pool, owner, free: BTreeSet::new(), unmapped: BTreeMap::new(), searches: 0 }
-    }
-
-    pub(crate) fn insert(&mut self, id: BlockId, block: &Block) {
-        self.free.insert(Free::of(id, block));
-    }
-
-    pub(crate) fn remove(&mut self, id: BlockId, block: &Block) {
-        self.free.remove(&Free::of(id, block));
+        List { pool, owner, free: FreeBlocks::default(), unmapped: BTreeMap::new(), searches: 0 }
     }
 
     /// The unmapped blocks of a stream, by address.
@@ -69,8 +42,7 @@ impl List {
 
     /// The free blocks of a stream, from this size on, in order.
     pub(crate) fn fitting(&self, stream: Stream, size: u64) -> impl Iterator<Item = (BlockId, Free)> + '_ {
-        let from = (Bound::Included(Free::at(stream, size)), Bound::Unbounded);
-        let of_stream = self.free.range(from).take_while(move |free| free.stream == stream);
+        let of_stream = self.free.from(Free::at(stream, size)).take_while(move |free| free.stream == stream);
         of_stream.filter_map(|free| Some((free.id?, *free)))
     }
 }

@@ -1,7 +1,8 @@
 //! Giving cached blocks back to the device: all of them, the oversize ones, or those that garbage collection picks.
 
 use crate::blocks::BlockId;
-use crate::lists::{Free, ListId};
+use crate::free::Free;
+use crate::lists::ListId;
 use crate::{Allocator, Device, Stream};
 
 impl<D: Device> Allocator<D> {
@@ -60,7 +61,7 @@ impl<D: Device> Allocator<D> {
             return true;
         }
         let (mut released, mut chosen) = (0u64, Vec::new());
-        for free in self.lists[list].free.range(..Free::at(stream, wanted)).rev() {
+        for free in self.lists[list].free.before(Free::at(stream, wanted)).rev() {
             if released >= wanted || free.size < max_split_size || free.stream != stream {
                 break;
             }

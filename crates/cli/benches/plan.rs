@@ -35,9 +35,12 @@ fn main() {
     let fit = ["fit", "llama-3.1-8b", "--gpu", "80GiB", "--precision", "bf16"];
     println!("  what fits        {:>9.2?}", best(10, || whole_process(&fit)));
 
-    println!("each knob, in process");
+    println!("each knob, in process, of 32 layers and of 128");
+    let deep = with_layers(llama.config.text(), 128);
     for (knob, options) in knobs() {
-        println!("  {knob:<20} {:>9.2?}", best(50, || run(&llama.config, &options)));
+        let [of_32, of_128] =
+            [(&llama.config, 50), (&deep, 20)].map(|(config, times)| best(times, || run(config, &options)));
+        println!("  {knob:<20} {of_32:>9.2?} {of_128:>9.2?}");
     }
     many(&llama.config);
     ranks();

@@ -15,7 +15,7 @@ pub struct Stay {
 
 impl Stay {
     /// Each residency of a state.
-    pub fn all_of(state: &State) -> impl Iterator<Item = Stay> + '_ {
+    pub fn all_of(state: &State) -> impl Iterator<Item = Stay> + Clone + '_ {
         state.residencies.as_slice().iter().map(|residency| Stay {
             device: residency.device,
             category: state.category,
@@ -42,30 +42,43 @@ impl Totals {
     ///
     /// # Errors
     /// The first moment at which a device's total does not fit into 64 bits.
-    pub fn of(moments: usize, stays: impl Iterator<Item = Stay>) -> Result<Totals, Overflow> {
-        let mut gpu = vec![0i128; moments + 1];
+    pub fn of(moments: usize, stays: impl Iterator<Item = Stay> + Clone) -> Result<Totals, Overflow> {
+        let mut gpu = vec![0u64; moments + 1];
         let mut cpu = Vec::new(); // most ledgers have nothing there
+        let mut all = Some(0u64);
         // (`for_each` and not `for`: a nested iterator then runs as two plain loops)
-        stays.for_each(|stay| {
+        stays.clone().for_each(|stay| {
             let change = match stay.device {
                 Device::Gpu => &mut gpu,
                 Device::Cpu => {
                     if cpu.is_empty() {
-                        cpu.resize(moments + 1, 0i128);
+                        cpu.resize(moments + 1, 0u64);
                     }
                     &mut cpu
                 }
             };
-            let bytes = i128::from(stay.bytes.get());
+            let bytes = stay.bytes.get();
+            all = all.and_then(|all| all.checked_add(bytes));
             if let Some(cell) = change.get_mut(stay.start.index()) {
-                *cell += bytes;
+                *cell = cell.wrapping_add(bytes);
             }
             if let Some(cell) = change.get_mut(stay.end.index() + 1) {
-                *cell -= bytes;
+                *cell = cell.wrapping_sub(bytes);
             }
         });
-        // one column after the other, so that their changes are not in memory longer than needed
-        Ok(Totals { gpu: running(gpu, moments)?, cpu: running(cpu, moments)? })
+        // no total passes 64 bits where all stays together do not; changes that wrap around come out right
+        if all.is_none() {
+            overflow(moments, stays)?;
+        }
+        for column in [&mut gpu, &mut cpu] {
+            column.truncate(moments);
+            let mut total = 0u64;
+            for cell in column {
+                total = total.wrapping_add(*cell);
+                *cell = total;
+            }
+        }
+        Ok(Totals { gpu, cpu })
     }
 
     /// These totals with the GPU column of `more` added, moment by moment; the cpu column is these totals' alone.
@@ -107,15 +120,25 @@ impl Totals {
     }
 }
 
-/// Totals from changes.
-fn running(changes: Vec<i128>, moments: usize) -> Result<Vec<u64>, Overflow> {
-    let mut total = 0i128;
-    let mut column = Vec::with_capacity(moments);
-    for (moment, change) in (0u32..).zip(changes.iter().take(moments)) {
-        total += change;
-        column.push(u64::try_from(total).map_err(|_| Overflow(Moment(moment)))?);
+/// The first moment at which a total does not fit into 64 bits, if there is one: the GPU is looked at first.
+fn overflow(moments: usize, stays: impl Iterator<Item = Stay> + Clone) -> Result<(), Overflow> {
+    for device in [Device::Gpu, Device::Cpu] {
+        let mut changes = vec![0i128; moments + 1];
+        stays.clone().filter(|stay| stay.device == device).for_each(|stay| {
+            let bytes = i128::from(stay.bytes.get());
+            for (moment, bytes) in [(stay.start.index(), bytes), (stay.end.index() + 1, -bytes)] {
+                if let Some(cell) = changes.get_mut(moment) {
+                    *cell += bytes;
+                }
+            }
+        });
+        let mut total = 0i128;
+        for (moment, change) in (0u32..).zip(changes.iter().take(moments)) {
+            total += change;
+            u64::try_from(total).map_err(|_| Overflow(Moment(moment)))?;
+        }
     }
-    Ok(column)
+    Ok(())
 }
 
 /// Bytes by category, in the order of [`Category::ALL`].
@@ -227,7 +250,7 @@ pub fn by_category_at(
 ///
 /// # Errors
 /// The first moment at which a device's total does not fit into 64 bits.
-pub fn sums<S: Iterator<Item = Stay>>(
+pub fn sums<S: Iterator<Item = Stay> + Clone>(
     timeline: &Timeline,
     stays: impl Fn() -> S,
 ) -> Result<(Totals, Vec<PhaseTotal>), Overflow> {

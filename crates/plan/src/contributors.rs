@@ -3,7 +3,7 @@
 use crate::parallel::data::GATHERED;
 use crate::plan::{At, Level, Plan, Step};
 use crate::torch::Dtype;
-use crate::torch::tape::{CopiedFor, ModuleId, ModuleName, Role, Stored, Tape};
+use crate::torch::tape::{CopiedFor, ModuleName, Role, Stored, Tape};
 use peakledger_core::{Bytes, Category, Detail, Device, Moment};
 use std::collections::BTreeMap;
 
@@ -55,6 +55,21 @@ struct Group {
     detail: Option<Detail>,
 }
 
+impl Group {
+    fn empty(category: Category, detail: Option<Detail>) -> Group {
+        Group { bytes: 0, count: 0, layers: None, category, detail }
+    }
+
+    fn add(&mut self, bytes: u64, layer: Option<u32>) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count += 1;
+        if let Some(layer) = layer {
+            let (first, last) = self.layers.unwrap_or((layer, layer));
+            self.layers = Some((first.min(layer), last.max(layer)));
+        }
+    }
+}
+
 impl Plan {
     /// Who forms the op-level total at the plan's peak, largest first, then by name.
     pub fn contributors(&self) -> Vec<Contributor> {
@@ -72,23 +87,26 @@ impl Plan {
 
     /// The same, each with the key that its storages have; without a moment of all that the step holds at any time.
     pub(crate) fn standing_groups(&self, step: Step, moment: Option<Moment>) -> Vec<(GroupKey, Contributor)> {
-        let mut groups: BTreeMap<GroupKey, Group> = BTreeMap::new();
-        for stored in &self.tape.stored {
+        let mut groups: Vec<(GroupKey, Group)> = Vec::new();
+        let mut by_key: BTreeMap<GroupKey, usize> = BTreeMap::new();
+        let mut last = 0; // those of a kind mostly come in a row
+        let places = Places::of(&self.tape);
+        for stored in self.tape.stored.iter().filter(|stored| stored.device != Device::Cpu) {
             let there = step
                 .interval(&self.tape, stored, Level::Op)
                 .is_some_and(|(from, to)| moment.is_none_or(|moment| from <= moment && moment <= to));
-            if !there || stored.device == Device::Cpu {
+            if !there {
                 continue;
             }
-            let (key, layer) = group_key(&self.tape, stored);
-            let (category, detail) = (stored.category, stored.detail);
-            let empty = Group { bytes: 0, count: 0, layers: None, category, detail };
-            let group = groups.entry(key).or_insert(empty);
-            group.bytes = group.bytes.saturating_add(stored.bytes);
-            group.count += 1;
-            if let Some(layer) = layer {
-                let (first, last) = group.layers.unwrap_or((layer, layer));
-                group.layers = Some((first.min(layer), last.max(layer)));
+            let (key, layer) = places.group_key(stored);
+            if groups.get(last).is_none_or(|(known, _)| *known != key) {
+                last = *by_key.entry(key).or_insert(groups.len());
+            }
+            if last == groups.len() {
+                groups.push((key, Group::empty(stored.category, stored.detail)));
+            }
+            if let Some((_, group)) = groups.get_mut(last) {
+                group.add(stored.bytes, layer);
             }
         }
         let contributor = |(key, group): (GroupKey, Group)| {
@@ -114,76 +132,81 @@ pub(crate) struct GroupKey {
     passes: bool,
 }
 
-/// The group that a storage belongs to, and the layer that it is in.
-pub(crate) fn group_key(tape: &Tape, stored: &Stored) -> (GroupKey, Option<u32>) {
-    let (kind, layer) = kind(tape, stored);
-    let passes = matches!(kind, Kind::Activations(_)) && stored.detail.is_none();
-    (GroupKey { kind, passes }, layer)
+/// Where each module stands in the model.
+pub(crate) struct Places<'a> {
+    tape: &'a Tape,
+    of_module: Vec<Place>,
 }
 
-fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
-    if let Some(CopiedFor::Offload(original)) = stored.copied_for
-        && let Some(original) = tape.get(original)
-    {
-        return kind(tape, original); // back on the device, it is what it was
-    }
-    let place = Place::of(tape, stored.module);
-    let op = tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
-    let dtype = stored.dtype;
-    let kind = match (stored.category, stored.role) {
-        (Category::Parameter, _) if stored.detail == Some(Detail::Buffer) => Kind::Buffers,
-        (Category::Parameter, Role::Of { state: GATHERED, .. }) => Kind::Gathered,
-        (Category::Parameter, _) => Kind::Parameters,
-        (Category::CommunicationBuffer, Role::Named { name }) => Kind::Communication(name),
-        (Category::MasterWeight, _) => Kind::MasterWeights,
-        (Category::Gradient, _) => Kind::Gradients,
-        (Category::CommunicationBuffer, _) => Kind::CommunicationBuffers(collective_name(op)),
-        (Category::OptimizerState, Role::Of { state, .. }) => Kind::State(state),
-        (_, _) if stored.copied_for == Some(CopiedFor::Autocast) => Kind::AutocastCopies(dtype),
-        (Category::Activation, _) if stored.copied_for == Some(CopiedFor::Adapter) => {
-            Kind::AdapterCopies(dtype)
-        }
-        (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
-        (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
-        (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
-        (Category::Workspace, _) if place.part == "optimizer" => {
-            Kind::OptimizerTemporaries(optimizer_name(op))
-        }
-        (Category::Workspace, _) => Kind::Temporaries(part_name(place.part)),
-        (_, _) if place.part == "loss_function" => match op {
-            "_to_copy" => Kind::Logits(dtype),
-            "_log_softmax" => Kind::LogProbabilities(dtype),
-            _ => Kind::Loss,
-        },
-        _ if place.part.is_empty() && place.layer.is_none() => Kind::Activations("positions and masks"),
-        _ => Kind::Activations(part_name(place.part)),
-    };
-    let in_layer = matches!(kind, Kind::Activations(_) | Kind::Temporaries(_));
-    (kind, place.layer.filter(|_| in_layer))
-}
-
-/// Where a module stands in the model: in which layer, and which part of it or of the model.
+/// In which layer a module is, and in which part of that or of the model.
+#[derive(Clone, Copy, Default)]
 struct Place {
     layer: Option<u32>,
     part: &'static str,
 }
 
-impl Place {
-    fn of(tape: &Tape, module: ModuleId) -> Place {
-        let mut place = Place { layer: None, part: "" };
-        let mut here = Some(module);
-        while let Some(module) = here.and_then(|id| tape.modules.get(id.0 as usize)) {
-            match module.name {
-                ModuleName::Index(layer) => {
-                    place.layer = Some(layer);
-                    return place;
-                }
-                ModuleName::Word("" | "model" | "gpt_neox" | "transformer") => {}
-                ModuleName::Word(word) => place.part = word,
-            }
-            here = module.parent;
+impl Places<'_> {
+    pub(crate) fn of(tape: &Tape) -> Places<'_> {
+        let mut of_module: Vec<Place> = Vec::with_capacity(tape.modules.len());
+        for module in &tape.modules {
+            let outer = module.parent.and_then(|parent| of_module.get(parent.0 as usize).copied());
+            let outer = outer.unwrap_or_default();
+            of_module.push(match module.name {
+                ModuleName::Index(layer) => Place { layer: Some(layer), part: "" },
+                ModuleName::Word("" | "model" | "gpt_neox" | "transformer") => outer,
+                ModuleName::Word(word) if outer.part.is_empty() => Place { part: word, ..outer },
+                ModuleName::Word(_) => outer,
+            });
         }
-        place
+        Places { tape, of_module }
+    }
+
+    /// The group that a storage belongs to, and the layer that it is in.
+    pub(crate) fn group_key(&self, stored: &Stored) -> (GroupKey, Option<u32>) {
+        let (kind, layer) = self.kind(stored);
+        let passes = matches!(kind, Kind::Activations(_)) && stored.detail.is_none();
+        (GroupKey { kind, passes }, layer)
+    }
+
+    fn kind(&self, stored: &Stored) -> (Kind, Option<u32>) {
+        if let Some(CopiedFor::Offload(original)) = stored.copied_for
+            && let Some(original) = self.tape.get(original)
+        {
+            return self.kind(original); // back on the device, it is what it was
+        }
+        let place = self.of_module.get(stored.module.0 as usize).copied().unwrap_or_default();
+        let op = self.tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
+        let dtype = stored.dtype;
+        let kind = match (stored.category, stored.role) {
+            (Category::Parameter, _) if stored.detail == Some(Detail::Buffer) => Kind::Buffers,
+            (Category::Parameter, Role::Of { state: GATHERED, .. }) => Kind::Gathered,
+            (Category::Parameter, _) => Kind::Parameters,
+            (Category::CommunicationBuffer, Role::Named { name }) => Kind::Communication(name),
+            (Category::MasterWeight, _) => Kind::MasterWeights,
+            (Category::Gradient, _) => Kind::Gradients,
+            (Category::CommunicationBuffer, _) => Kind::CommunicationBuffers(collective_name(op)),
+            (Category::OptimizerState, Role::Of { state, .. }) => Kind::State(state),
+            (_, _) if stored.copied_for == Some(CopiedFor::Autocast) => Kind::AutocastCopies(dtype),
+            (Category::Activation, _) if stored.copied_for == Some(CopiedFor::Adapter) => {
+                Kind::AdapterCopies(dtype)
+            }
+            (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
+            (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
+            (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
+            (Category::Workspace, _) if place.part == "optimizer" => {
+                Kind::OptimizerTemporaries(optimizer_name(op))
+            }
+            (Category::Workspace, _) => Kind::Temporaries(part_name(place.part)),
+            (_, _) if place.part == "loss_function" => match op {
+                "_to_copy" => Kind::Logits(dtype),
+                "_log_softmax" => Kind::LogProbabilities(dtype),
+                _ => Kind::Loss,
+            },
+            _ if place.part.is_empty() && place.layer.is_none() => Kind::Activations("positions and masks"),
+            _ => Kind::Activations(part_name(place.part)),
+        };
+        let in_layer = matches!(kind, Kind::Activations(_) | Kind::Temporaries(_));
+        (kind, place.layer.filter(|_| in_layer))
     }
 }
 

@@ -1,7 +1,7 @@
 //! How a number came about: the storages behind a name, each with its shape and type, the op that made it, why it is kept,
 //! and from when to when. The step is run once more for it, with what a plan does not record.
 
-use crate::contributors::{Contributor, GroupKey, group_key};
+use crate::contributors::{Contributor, GroupKey, Places};
 use crate::parallel::data::{GATHERED, buffer_rule};
 use crate::plan::{Level, Plan, Step};
 use crate::step;
@@ -97,7 +97,8 @@ impl Plan {
             let meant = groups.iter().filter(|(_, c)| if whole { is(c) } else { fits(c) });
             meant.map(|(key, _)| *key).collect()
         };
-        let is_of = |keys: &[GroupKey], stored: &Stored| keys.contains(&group_key(&outcome.tape, stored).0);
+        let places = Places::of(&outcome.tape);
+        let is_of = |keys: &[GroupKey], stored: &Stored| keys.contains(&places.group_key(stored).0);
         // what forms the peak first, then what is named so at another time, then states by their own names
         let explanation = match (wanted(&at_peak), wanted(&in_step)) {
             (keys, _) if !keys.is_empty() => {

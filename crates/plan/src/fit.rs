@@ -1,7 +1,9 @@
 //! What fits: how large a micro-batch, and how long a sequence, a card takes of a step.
 //!
-//! Nothing is solved for. A plan takes about a millisecond, so the boundary is looked for by planning steps on both sides of
-//! it, and an answer stands on two of them: the plan of the answer fits, and the plan of one more does not.
+//! Nothing is solved for. A plan takes less than a millisecond, so the boundary is looked for by planning steps on both sides
+//! of it, and an answer stands on two of them: the plan of the answer fits, and the plan of one more does not. What the
+//! caching allocator reserves takes longer to know, and is never less than what is planned: it is asked for only below the
+//! boundary that the plans have.
 
 use crate::catalogue::Card;
 use crate::config::Architecture;
@@ -67,7 +69,8 @@ const LARGEST_MICRO_BATCH: u64 = 1 << 16;
 
 impl Fit {
     /// Looks for what fits of a step. What a plan takes of the card is the caller's word: by its device peak
-    /// ([`Verdict::of`]), or by what the caching allocator makes of its traffic.
+    /// ([`Verdict::of`]), or by what the caching allocator makes of its traffic. Where all that is asked is whether a plan
+    /// fits, the `quick` word is taken, which says of a misfit nothing more.
     ///
     /// # Errors
     /// Names the option that cannot be, or the sum that does not fit into 64 bits.
@@ -76,10 +79,11 @@ impl Fit {
         options: Options,
         card: &Card,
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
+        quick: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Fit, Problem> {
         let planned = Short::of(architecture, options.clone(), verdict)?;
         let options = Options { seq_len: Some(planned.0.seq_len), ..options };
-        let search = Search { architecture, options: &options, card, verdict };
+        let search = Search { architecture, options: &options, card, quick };
         let limit = architecture.shape.max_position_embeddings;
         Ok(Fit {
             seq_len: planned.0.seq_len,
@@ -142,13 +146,12 @@ struct Search<'a> {
     architecture: &'a Architecture,
     options: &'a Options,
     card: &'a Card,
-    verdict: &'a (dyn Fn(&Plan) -> Verdict + Sync),
+    quick: &'a (dyn Fn(&Plan) -> Verdict + Sync),
 }
 
 impl Search<'_> {
     fn largest(&self, axis: Axis) -> Largest {
-        let needed = |amount| self.needed(axis, amount);
-        let found = boundary(axis.given, axis.given, axis.most, self.card.total, needed);
+        let found = self.boundary(axis);
         let limit = match found.next {
             Next::TooLarge => Limit::Card,
             Next::Unplanned => Limit::Search,
@@ -157,12 +160,34 @@ impl Search<'_> {
         Largest { amount: found.amount, limit }
     }
 
-    /// What a step with that amount takes of the card; nothing where it is beyond what can be planned.
-    fn needed(&self, axis: Axis, amount: u64) -> Option<Bytes> {
+    /// The boundary by what is planned, and from there on down by what is taken.
+    fn boundary(&self, axis: Axis) -> Boundary {
+        let capacity = self.card.total;
+        let planned =
+            |amount| self.planned(axis, amount).map(|plan| Verdict::of(&plan, self.card, None).needed);
+        let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
+        let Some(most) = by_plan.amount else { return by_plan };
+        let taken = |amount| {
+            let verdict = (self.quick)(&self.planned(axis, amount)?);
+            verdict.fits().then_some(verdict.needed)
+        };
+        if taken(most).is_some() {
+            return by_plan;
+        }
+        // what the allocator takes beyond the plan is mostly a few per cent
+        let less = most / 64 + 1;
+        let found = match most.checked_sub(less).filter(|start| *start > 0) {
+            Some(start) => boundary(start, less, most - 1, capacity, taken),
+            None => Boundary { amount: None, next: Next::TooLarge },
+        };
+        Boundary { next: Next::TooLarge, ..found }
+    }
+
+    /// A step with that amount; nothing where it is beyond what can be planned.
+    fn planned(&self, axis: Axis, amount: u64) -> Option<Plan> {
         let mut options = self.options.clone();
         (axis.set)(&mut options, amount);
-        let planned = Short::of(self.architecture, options, self.verdict).ok()?;
-        Some((self.verdict)(&planned.0).needed)
+        Short::of(self.architecture, options, self.quick).ok().map(|short| short.0)
     }
 }
 
@@ -320,7 +345,8 @@ mod tests {
 
     /// What fits by the device peak.
     fn fit_on(card: &Card, options: Options) -> Fit {
-        Fit::of(&tiny(), options, card, &|plan| Verdict::of(plan, card, None)).unwrap()
+        let verdict = |plan: &Plan| Verdict::of(plan, card, None);
+        Fit::of(&tiny(), options, card, &verdict, &verdict).unwrap()
     }
 
     fn device_peak(options: &Options) -> u64 {

@@ -10,6 +10,7 @@ use peakledger_core::sweep::{PhaseTotal, Stay, Totals, phase_totals};
 use peakledger_core::{ByCategory, Bytes, Moment, Phase, Timeline};
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 /// A planned training step: the first one and the steady one, on one tape.
 #[derive(Debug)]
@@ -116,7 +117,7 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     let mesh = options.mesh()?;
     // a stage is a part of the model, and what options name may be in another
     let whole = (mesh.pp > 1).then(|| step::count_all(&architecture, &options)).transpose()?;
-    let Outcome { tape, parameters: rank_parameters, trainable } =
+    let Outcome { tape, parameters: rank_parameters, trainable, .. } =
         step::run(&architecture, &options, seq_len)?;
     let (parameters, trainable) = whole.unwrap_or((rank_parameters, trainable));
     let too_big = || {
@@ -224,10 +225,11 @@ impl StepPlan {
     /// Reads the step off the tape and adds it up, at both levels.
     fn read(tape: &Tape, step: Step) -> Option<StepPlan> {
         let timeline = timeline(tape, step)?;
-        let totals = Totals::of(timeline.moments(), stays(tape, step, Level::Op)).ok()?;
-        let untracked = Totals::of(timeline.moments(), stays(tape, step, Level::Untracked)).ok()?;
+        let stays = Stays::of(tape, step);
+        let totals = Totals::of(timeline.moments(), stays.op.iter().copied()).ok()?;
+        let untracked = Totals::of(timeline.moments(), stays.untracked.into_iter()).ok()?;
         let device = totals.plus(&untracked).ok()?;
-        let phases = phase_totals(&timeline, &totals, stays(tape, step, Level::Op));
+        let phases = phase_totals(&timeline, &totals, stays.op.into_iter());
         let phases = timeline
             .slots()
             .iter()
@@ -261,9 +263,7 @@ impl Step {
         if self == Step::First {
             return moment;
         }
-        let before = |once: &Once| moment.0.min(once.moments.end).saturating_sub(once.moments.start);
-        let cut = tape.once.iter().map(before);
-        Moment(moment.0 - cut.sum::<u32>())
+        Moment(moment.0 - tape.once.iter().map(|once| cut(moment, &once.moments)).sum::<u32>())
     }
 
     /// What a phase of the tape costs in this step.
@@ -298,12 +298,27 @@ impl Step {
             Level::Op => (tracked, last),
             Level::Untracked => (birth, Moment(tracked.0.checked_sub(1)?.min(last.0))),
         };
-        let passed = || tape.once.iter().any(|once| once.moments.start <= from.0 && to.0 < once.moments.end);
-        if from > to || (self == Step::Steady && !outlives && passed()) {
+        if from > to {
             return None;
         }
-        Some((self.within(tape, from), self.within(tape, to)))
+        if self == Step::First {
+            return Some((from, to));
+        }
+        let (mut start, mut end) = (from.0, to.0);
+        for Once { moments, .. } in &tape.once {
+            if !outlives && moments.start <= from.0 && to.0 < moments.end {
+                return None; // what is done once has passed
+            }
+            start -= cut(from, moments);
+            end -= cut(to, moments);
+        }
+        Some((Moment(start), Moment(end)))
     }
+}
+
+/// How many of some moments lie before a moment.
+fn cut(moment: Moment, moments: &Range<u32>) -> u32 {
+    moment.0.min(moments.end).saturating_sub(moments.start)
 }
 
 /// The step's phases, each with its moments.
@@ -322,13 +337,28 @@ fn ends(tape: &Tape) -> impl Iterator<Item = Moment> {
     tape.marks.iter().skip(1).map(|mark| mark.first).chain([tape.next()])
 }
 
-/// The storages of a step as stays on its timeline.
-fn stays(tape: &Tape, step: Step, level: Level) -> impl Iterator<Item = Stay> + '_ {
-    tape.stored.iter().filter_map(move |stored| {
-        let (start, end) = step.interval(tape, stored, level)?;
-        let Stored { device, category, bytes, .. } = *stored;
-        Some(Stay { device, category, bytes: Bytes::new(bytes), start, end })
-    })
+/// The storages of a step as stays on its timeline, at each level.
+struct Stays {
+    op: Vec<Stay>,
+    untracked: Vec<Stay>,
+}
+
+impl Stays {
+    fn of(tape: &Tape, step: Step) -> Stays {
+        let mut stays = Stays { op: Vec::with_capacity(tape.stored.len()), untracked: Vec::new() };
+        for stored in &tape.stored {
+            let stay = |level| {
+                let (start, end) = step.interval(tape, stored, level)?;
+                let Stored { device, category, bytes, .. } = *stored;
+                Some(Stay { device, category, bytes: Bytes::new(bytes), start, end })
+            };
+            stays.op.extend(stay(Level::Op));
+            if stored.tracked != stored.birth {
+                stays.untracked.extend(stay(Level::Untracked));
+            }
+        }
+        stays
+    }
 }
 
 /// One op of a planned step and what the device held when it returned.
@@ -350,7 +380,7 @@ impl Plan {
     /// Every op of a step in order: the step's own log, as torch's tracker would write it.
     pub fn ops(&self, step: Step) -> Vec<OpTotal> {
         let planned = self.step(step);
-        let stays = stays(&self.tape, step, Level::Op);
+        let stays = Stays::of(&self.tape, step).op.into_iter();
         let Ok(totals) = Totals::of(planned.timeline.moments(), stays) else { return Vec::new() };
         (0u32..)
             .map(Moment)

@@ -12,12 +12,14 @@ use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
+use crate::parallel::{Parallel, Stack};
 use crate::pipeline::Pipeline;
-use crate::repeat::{RUN, repeated};
+use crate::repeat::{RUN, Repeat, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
 use crate::torch::offload::{HostParameter, ParameterOffload};
 use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
+use crate::torch::trail::Trail;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use crate::update::Update;
 use peakledger_core::{Category, Detail, Phase};
@@ -31,40 +33,59 @@ pub(crate) struct Outcome {
     pub(crate) parameters: u64,
     /// Those that are trained.
     pub(crate) trainable: u64,
+    /// Layers that were not run but written down from others.
+    #[cfg(test)]
+    pub(crate) layers_left_out: usize,
 }
 
-/// Runs the first step of a model.
+/// Runs the first step of a model, and what is alike in it once.
 ///
 /// # Errors
 /// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
-    if options.gradient_accumulation_steps > RUN
-        && options.parallel.pp == 1
-        && let Some(outcome) = run_repeating(arch, options, seq_len)?
-    {
-        return Ok(outcome);
+    for alike in [Alike { layers: true, micro_batches: true }, Alike { layers: false, micro_batches: true }] {
+        if let Some(outcome) = run_alike(arch, options, seq_len, alike)? {
+            return Ok(outcome);
+        }
     }
     run_all(arch, options, seq_len)
 }
 
-/// The same with every micro-batch run.
+/// The same with every layer and every micro-batch run.
 pub(crate) fn run_all(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     let (outcome, _) = run_recording(arch, options, seq_len, options.gradient_accumulation_steps, None)?;
     Ok(outcome)
 }
 
-/// The same with few micro-batches run, and the second written down again; nothing where they are not alike.
-pub(crate) fn run_repeating(
+/// What is taken to be alike, and run a few times alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alike {
+    pub(crate) layers: bool,
+    pub(crate) micro_batches: bool,
+}
+
+/// The same with few of what is alike run, and one written down again for the others; nothing where they are not alike.
+pub(crate) fn run_alike(
     arch: &Architecture,
     options: &Options,
     seq_len: u64,
+    alike: Alike,
 ) -> Result<Option<Outcome>, Problem> {
-    let (outcome, _) = run_recording(arch, options, seq_len, RUN, None)?;
-    let tape = repeated(outcome.tape, options.gradient_accumulation_steps);
+    let all = options.gradient_accumulation_steps;
+    // a stage of a pipeline runs them interleaved
+    let in_turn = options.parallel.pp == 1;
+    let micro_batches = if alike.micro_batches && in_turn { all.min(RUN) } else { all };
+    let way = Way { micro_batches, few_layers: alike.layers, facts: None };
+    let Some((outcome, _)) = run_so(arch, options, seq_len, way)? else { return Ok(None) };
+    if micro_batches == all {
+        return Ok(Some(outcome));
+    }
+    let tape = repeated(outcome.tape, all);
     Ok(tape.map(|tape| Outcome { tape, ..outcome }))
 }
 
-/// The same with so many micro-batches run, and with more facts than a plan needs where a place for them is given.
+/// The same with every layer and so many micro-batches run, and with more facts than a plan needs where a place for them is
+/// given.
 pub(crate) fn run_recording(
     arch: &Architecture,
     options: &Options,
@@ -72,6 +93,27 @@ pub(crate) fn run_recording(
     micro_batches: u32,
     facts: Option<Facts>,
 ) -> Result<(Outcome, Option<Facts>), Problem> {
+    match run_so(arch, options, seq_len, Way { micro_batches, few_layers: false, facts })? {
+        Some(run) => Ok(run),
+        None => unreachable!("nothing is written down where every layer is run"),
+    }
+}
+
+/// How a step is run.
+struct Way {
+    micro_batches: u32,
+    /// Whether layers are left out that are like others, and written down afterwards.
+    few_layers: bool,
+    facts: Option<Facts>,
+}
+
+/// Runs the first step; nothing where layers were left out and those that were run are not alike.
+fn run_so(
+    arch: &Architecture,
+    options: &Options,
+    seq_len: u64,
+    Way { micro_batches, few_layers, facts }: Way,
+) -> Result<Option<(Outcome, Option<Facts>)>, Problem> {
     let parallel = &options.parallel;
     let stage = options.mesh()?.place(parallel.rank).pp;
     let parts = parts(parallel, arch.shape.num_hidden_layers, stage)?;
@@ -112,6 +154,8 @@ pub(crate) fn run_recording(
     let [loss_module, optimizer_module] =
         ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
+    let repeat = if few_layers { alike_layers(arch, options, &torch, &build.parameters) } else { None };
+    torch.trail.replace(repeat.as_ref().map(|repeat| Trail::without(repeat.left_out())));
     let built = std::mem::take(&mut build.parameters);
     let is_trained = |parameter: &Parameter| parameter.leaf.is_some();
     let trained: Vec<Parameter> = built.iter().filter(|parameter| is_trained(parameter)).cloned().collect();
@@ -152,11 +196,47 @@ pub(crate) fn run_recording(
     };
     torch.end();
     let mut optimizers = Vec::new();
-    loop_.step(micro_batches, &mut optimizers);
+    loop_.step(micro_batches, repeat.as_ref(), &mut optimizers);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
     torch.module_hooks.borrow_mut().take(); // they hold tensors, and these the session
     let facts = torch.facts.take();
-    Ok((Outcome { tape, parameters, trainable }, facts))
+    #[cfg(test)]
+    let layers_left_out = torch.left_out().len();
+    let tape = match repeat.zip(torch.trail.take()) {
+        Some((repeat, trail)) => repeat.whole(tape, &trail),
+        None => Some(tape),
+    };
+    let outcome = |tape| Outcome {
+        tape,
+        parameters,
+        trainable,
+        #[cfg(test)]
+        layers_left_out,
+    };
+    Ok(tape.map(|tape| (outcome(tape), facts)))
+}
+
+/// The layers that need not be run, if there are such. What is spread over GPUs may be gathered over several layers, so it
+/// is run whole.
+fn alike_layers(
+    arch: &Architecture,
+    options: &Options,
+    torch: &Torch,
+    parameters: &[Parameter],
+) -> Option<Repeat> {
+    if options.parallel != Parallel::default() || options.stack != Stack::default() {
+        return None;
+    }
+    let way = |layer: usize| {
+        let index = u32::try_from(layer).unwrap_or(u32::MAX);
+        let slides = arch.shape.window.as_ref().is_some_and(|window| window.layers.get(layer) == Some(&true));
+        let recomputed = matches!(options.recompute, Recompute::Layers(layers) if layers.contains(index));
+        (slides, recomputed, options.offload_layers.map(|layers| layers.contains(index)))
+    };
+    let together = options.recompute.layers().map_or(1, |layers| layers.get() as usize);
+    let offloads = options.offload.activations || options.offload.parameters;
+    let ahead = if offloads { options.offload_prefetch as usize } else { 0 };
+    Repeat::of(&torch.tape.borrow(), parameters, way, together, ahead)
 }
 
 /// How many parameters the whole model has, and how many of them are trained: it is built, but not run.
@@ -250,7 +330,7 @@ pub(crate) struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    fn step(&self, micro_batches: u32, optimizers: &mut Vec<Optimizer>) {
+    fn step(&self, micro_batches: u32, repeat: Option<&Repeat>, optimizers: &mut Vec<Optimizer>) {
         let torch = &self.torch;
         let mut held = None;
         let hooks = torch.module_hooks.borrow().clone();
@@ -264,6 +344,9 @@ impl Loop<'_> {
                 }
             }
             Program::Stage(pipeline) => self.run_stage(pipeline),
+        }
+        if let Some(repeat) = repeat {
+            repeat.stand_in(torch, self.update.trained());
         }
         torch.begin(Phase::Update, None);
         let update = || {

@@ -33,8 +33,9 @@ impl Plan {
         let moments = tape.ran.len().saturating_add(1);
         let (mut births, mut deaths) = (Buckets::of(moments), Buckets::of(moments));
         let on_the_card = |stored: &Stored| stored.device == Device::Gpu && stored.bytes > 0 && again(stored);
-        let numbered = || (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored));
-        for (_, stored) in numbered() {
+        let numbered = (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored));
+        let numbered: Vec<(u32, &Stored)> = numbered.collect();
+        for (_, stored) in &numbered {
             births.count(stored.birth);
             if !stored.outlives_the_step() {
                 deaths.count(stored.death.min(last));
@@ -42,15 +43,15 @@ impl Plan {
         }
         births.lay_out();
         deaths.lay_out();
-        for (storage, stored) in numbered() {
-            births.put(stored.birth, storage);
+        for (storage, stored) in &numbered {
+            births.put(stored.birth, *storage);
             if !stored.outlives_the_step() {
-                deaths.put(stored.death.min(last), storage);
+                deaths.put(stored.death.min(last), *storage);
             }
         }
         let of_a_batch = |stored: &Stored| matches!(stored.role, Role::Input { .. });
-        let last_of_a_batch =
-            numbered().filter(|(_, stored)| of_a_batch(stored)).map(|(storage, _)| storage).last();
+        let batches = numbered.iter().rev().find(|(_, stored)| of_a_batch(stored));
+        let last_of_a_batch = batches.map(|(storage, _)| *storage);
         let mut traffic = Vec::with_capacity(births.items.len() + deaths.items.len());
         let mut phases = tape.marks.iter().map(|mark| mark.first).enumerate().skip(1).peekable();
         let mut phase = 0;

@@ -62,6 +62,11 @@ impl<'a> Update<'a> {
         }
     }
 
+    /// The parameters that are trained.
+    pub(crate) fn trained(&self) -> &[Parameter] {
+        &self.trained
+    }
+
     /// A backward pass has ended: gradients are copied to an optimizer on the host as they are made.
     pub(crate) fn backward_ended(&self) {
         self.torch.sends_to_host(self.bytes_on_host());

@@ -13,6 +13,9 @@ use peakledger_plan::config::Architecture;
 use peakledger_plan::parallel::{Shown, plan_ranks};
 use peakledger_plan::{Fit, Plan, Verdict};
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, Reservation};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// Find what fits a card: the largest micro-batch or length, and which strategies buy it
 #[derive(clap::Args)]
@@ -81,8 +84,10 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         try_out.row(candidate, combined)
     };
     let mut singles = Vec::new();
-    for change in changes(&given.options).into_iter().filter(|change| !is_asked(change)) {
-        match usual(&change, false) {
+    let alone: Vec<Change> = changes(&given.options).into_iter().filter(|change| !is_asked(change)).collect();
+    let tried = side_by_side(&alone, |change| usual(change, false));
+    for (change, row) in alone.into_iter().zip(tried) {
+        match row {
             Ok(row) => {
                 rows.push(row);
                 singles.push(change);
@@ -101,8 +106,10 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             break;
         }
         let combined = level.iter().filter_map(|names| together(names, &singles));
-        for change in combined.filter(|change| !is_asked(change)) {
-            match usual(&change, true) {
+        let combined: Vec<Change> = combined.filter(|change| !is_asked(change)).collect();
+        let tried = side_by_side(&combined, |change| usual(change, true));
+        for (change, row) in combined.into_iter().zip(tried) {
+            match row {
                 Ok(row) => rows.push(row),
                 Err(problem) => left_out.push((change.name, problem.cause)),
             }
@@ -125,6 +132,27 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     Ok(if args.exit_code && !fit.verdict.fits() { Answer::No } else { Answer::Given })
 }
 
+/// Does the same with all items, as many at once as the machine has cores, and keeps their order.
+fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let next = AtomicUsize::new(0);
+    let done = || -> Vec<(usize, R)> {
+        std::iter::from_fn(|| {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            items.get(at).map(|item| (at, work(item)))
+        })
+        .collect()
+    };
+    let mut all: Vec<(usize, R)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(done)).collect();
+        let joined =
+            workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.flatten().collect()
+    });
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, result)| result).collect()
+}
+
 /// Where steps are tried out.
 struct Trial<'a> {
     architecture: Architecture,
@@ -135,7 +163,11 @@ struct Trial<'a> {
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
         let takes = |plan: &Plan| self.verdict(plan);
-        Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes)
+        let quick = |plan: &Plan| {
+            let fits = Reservation::fits(plan, self.settings, self.card);
+            fits.unwrap_or_else(|| Verdict::of(plan, self.card, None))
+        };
+        Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes, &quick)
     }
 
     /// What a rank takes of the card.

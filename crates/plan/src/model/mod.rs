@@ -33,6 +33,7 @@ use crate::parallel::tensor::{self, TpPlan};
 use crate::torch::autograd::{Edge, Leaf};
 use crate::torch::checkpoint::checkpoint;
 use crate::torch::offload::ActivationOffload;
+use crate::torch::trail;
 use crate::torch::{ModuleId, Tensor, Torch};
 use peakledger_input::Problem;
 use std::fmt::Debug;
@@ -180,13 +181,17 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
     let hooks = hidden_states.torch().module_hooks.borrow().clone();
     let activations = run.offload_activations.map(ActivationOffload::new);
     let together = run.recompute.layers().map_or(1, |layers| layers.get() as usize);
-    let mut blocks = blocks.into_iter().peekable();
+    let torch = hidden_states.torch().clone();
+    let left_out = torch.left_out();
+    let run_now = |(layer, _): &(usize, Block)| !left_out.contains(layer);
+    let mut blocks = blocks.into_iter().enumerate().filter(run_now).map(|(_, block)| block).peekable();
     let mut first = run.part.first as usize;
     while blocks.peek().is_some() {
         let group: Vec<Block> = blocks.by_ref().take(together).collect();
         let layers = first..first + group.len();
-        let index = u32::try_from(first).unwrap_or(u32::MAX);
+        let index = u32::try_from(torch.in_model(first)).unwrap_or(u32::MAX);
         first = layers.end;
+        torch.enters(trail::Part::Layer(layers.start));
         let through = move |input: &Tensor| {
             let mut hidden_states = input.clone();
             for block in &group {
@@ -211,6 +216,7 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
             Some(hooks) => hooks.clone().around(layers, &hidden_states, Box::new(saving)),
         };
     }
+    torch.enters(trail::Part::Between);
     if let Some(hooks) = hooks {
         hooks.before_head();
     }

@@ -36,7 +36,7 @@ pub(crate) trait SavedTensorHooks {
 
 /// A node of the graph.
 pub(crate) struct Node {
-    /// Later nodes run first; leaves before all others.
+    /// Later nodes run first; leaves, which are [`LEAF`], before all others.
     sequence: u32,
     module: ModuleId,
     /// Emptied when the node has run, so that a deep graph comes apart as backward walks it.
@@ -46,6 +46,9 @@ pub(crate) struct Node {
     arrived: RefCell<SmallVec<[Option<Tensor>; 1]>>,
     waiting_for: Cell<u32>,
 }
+
+/// The number of nodes that no op made.
+const LEAF: u32 = u32::MAX;
 
 enum Work {
     /// Runs a formula, once.
@@ -112,10 +115,7 @@ impl Leaf {
 impl Edge {
     /// The edge to a parameter.
     pub(crate) fn leaf(leaf: Rc<Leaf>, module: ModuleId) -> Edge {
-        Edge {
-            node: Rc::new(Node::new(u32::MAX, module, SmallVec::new(), Work::Accumulate(leaf), 1)),
-            output: 0,
-        }
+        Edge { node: Rc::new(Node::new(LEAF, module, SmallVec::new(), Work::Accumulate(leaf), 1)), output: 0 }
     }
 
     /// The parameter that it leads to, where nothing but casts and views are between, and the type that its gradient has.
@@ -136,6 +136,10 @@ impl Edge {
 }
 
 impl Node {
+    fn is_leaf(&self) -> bool {
+        self.sequence == LEAF
+    }
+
     fn new(sequence: u32, module: ModuleId, next: Targets, work: Work, outputs: usize) -> Node {
         let arrived = RefCell::new(std::iter::repeat_with(|| None).take(outputs).collect());
         let (work, next) = (RefCell::new(work), RefCell::new(next));
@@ -218,12 +222,16 @@ fn walk(torch: &Rc<Torch>, root: &Edge, grad: impl FnOnce() -> Tensor) {
         deliver(root, first.clone());
         ready.push(Ready(root.node.clone()));
         while let Some(Ready(node)) = ready.pop() {
+            if !node.is_leaf() {
+                torch.comes_back_to(node.sequence);
+            }
             torch.inside(node.module, || {
                 torch.note_running(node.sequence);
                 run(&node, &mut ready);
             });
         }
     });
+    torch.comes_out();
     torch.in_backward.set(false);
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod offload;
 pub(crate) mod ops;
 pub(crate) mod tape;
 mod tensor;
+pub(crate) mod trail;
 
 pub use cost::{Costs, Flops, HostBytes};
 pub use dtype::Dtype;
@@ -35,6 +36,7 @@ use peakledger_core::{Category, Detail, Device, Phase};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tape::{Mark, Module, ModuleName, Once, Ran};
+use trail::Trail;
 
 /// The session: the tape, and the modes that torch keeps for a thread.
 pub(crate) struct Torch {
@@ -67,6 +69,8 @@ pub(crate) struct Torch {
     deferred: RefCell<Option<Vec<Deferred>>>,
     sequence: Cell<u32>,
     tally: cost::Tally,
+    /// Where the run passes through the layers, where some of them are left out.
+    pub(crate) trail: RefCell<Option<Trail>>,
     /// What else is recorded, where somebody asks for it.
     pub(crate) facts: RefCell<Option<facts::Facts>>,
 }
@@ -98,6 +102,7 @@ impl Torch {
             deferred: RefCell::new(None),
             sequence: Cell::new(0),
             tally: cost::Tally::default(),
+            trail: RefCell::new(None),
             facts: RefCell::new(None),
         })
     }

@@ -180,13 +180,16 @@ impl ParameterOffload {
         for parameter in &parameters {
             parameter.tensor.relabel(|stored| stored.device = Device::Cpu);
         }
-        let layers = parameters.iter().filter_map(|p| p.layer).max().map_or(0, |last| last + 1);
+        let all = parameters.iter().filter_map(|p| p.layer).max().map_or(0, |last| last + 1);
+        let layers = all - torch.left_out().len();
         let copies = RefCell::new(std::iter::repeat_with(Vec::new).take(layers + 1).collect());
         Rc::new(ParameterOffload { torch, ahead, parameters, copies, layers })
     }
 
+    /// Those of a layer that is run, or those outside.
     fn of(&self, layer: usize) -> impl Iterator<Item = &HostParameter> {
-        self.parameters.iter().filter(move |parameter| parameter.layer.unwrap_or(self.layers) == layer)
+        let of = if layer == self.layers { None } else { Some(self.torch.in_model(layer)) };
+        self.parameters.iter().filter(move |parameter| parameter.layer == of)
     }
 
     fn fetch(&self, layers: Range<usize>) {

@@ -4,7 +4,7 @@
 use super::autograd::{Edge, Packed};
 use super::tape::{NEVER, Role, StorageId, Stored, rounded};
 use super::{ACTIVATION, Dtype, Layout, ModuleId, Torch};
-use peakledger_core::{Category, Detail, Moment};
+use peakledger_core::{Category, Detail, Device, Moment};
 use std::rc::Rc;
 
 /// A storage: alive as long as a handle is.
@@ -62,6 +62,11 @@ impl Tensor {
     /// The bytes of its elements; those that are repeated by a stride of 0 lie there once.
     pub(crate) fn bytes_seen(&self) -> u64 {
         self.layout.elements_seen().saturating_mul(self.dtype.width())
+    }
+
+    /// Where its storage is.
+    pub(crate) fn device(&self) -> Device {
+        self.torch().tape.borrow().get(self.storage.id).map_or(Device::Gpu, |stored| stored.device)
     }
 
     /// Whether its storage is of that category.

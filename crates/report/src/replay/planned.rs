@@ -46,17 +46,27 @@ impl Reservation {
         let steps: &[Step] =
             if step == Some(Step::First) { &[Step::First] } else { &[Step::First, Step::Steady] };
         let (script, places) = Script::of_plan(plan, steps);
-        let limited = match card {
-            None => Device::unlimited(),
-            Some(card) => Device::of(card.total.get(), plan.outside(Some(card)).get()),
-        };
-        let (outcome, _) = script.run(settings, limited)?;
+        let (outcome, _) = script.run(settings, limited(plan, card))?;
         let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, &places, None)) };
         let (step, phase, _) = *places.get(at as usize)?;
         let unlimited = Settings { memory_fraction: 1.0, ..settings };
         let (outcome, _) = script.run(unlimited, Device::unlimited())?;
         let reservation = Reservation::from(&outcome, &places, Some(PlannedOom { step, phase, oom }));
         Some(Reservation { settings, ..reservation })
+    }
+
+    /// Whether the load and both steps of a plan fit a card; what a step that does not fit would take is not looked at.
+    pub fn fits(plan: &Plan, settings: Settings, card: &Card) -> Option<Verdict> {
+        let (script, places) = Script::of_plan(plan, &[Step::First, Step::Steady]);
+        let (outcome, _) = script.run(settings, limited(plan, Some(card)))?;
+        let oom = match outcome.oom {
+            None => None,
+            Some((at, oom)) => {
+                let (step, phase, _) = *places.get(at as usize)?;
+                Some(PlannedOom { step, phase, oom })
+            }
+        };
+        Some(Reservation::from(&outcome, &places, oom).verdict(plan, card))
     }
 
     fn from(outcome: &Outcome, places: &[Place], oom: Option<PlannedOom>) -> Reservation {
@@ -131,7 +141,10 @@ impl Script {
         let mut numbers: Vec<Option<u32>> = Vec::new();
         let mut next = 0;
         for step in steps {
-            for traffic in plan.traffic(*step) {
+            let all = plan.traffic(*step);
+            script.asks.reserve(all.len());
+            places.reserve(all.len());
+            for traffic in all {
                 let at = u32::try_from(places.len()).unwrap_or(u32::MAX);
                 places.push((*step, traffic.phase, traffic.moment));
                 let storage = traffic.storage as usize;
@@ -150,6 +163,14 @@ impl Script {
             }
         }
         (script, places)
+    }
+}
+
+/// A card, or one that never runs out.
+fn limited(plan: &Plan, card: Option<&Card>) -> Device {
+    match card {
+        None => Device::unlimited(),
+        Some(card) => Device::of(card.total.get(), plan.outside(Some(card)).get()),
     }
 }
 

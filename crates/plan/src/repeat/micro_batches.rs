@@ -163,7 +163,7 @@ mod tests {
     use crate::catalogue::open_model;
     use crate::config::Architecture;
     use crate::options::*;
-    use crate::step::{Outcome, run_all, run_repeating};
+    use crate::step::{Alike, Outcome, run_alike, run_all};
     use crate::torch::Dtype;
     use peakledger_input::Source;
 
@@ -229,7 +229,8 @@ mod tests {
                 for gradient_accumulation_steps in [4, 9] {
                     let options = Options { gradient_accumulation_steps, ..options.clone() };
                     let Outcome { tape, .. } = run_all(&architecture, &options, 20).unwrap();
-                    let repeated = run_repeating(&architecture, &options, 20).unwrap();
+                    let alike = Alike { layers: false, micro_batches: true };
+                    let repeated = run_alike(&architecture, &options, 20, alike).unwrap();
                     let repeated = repeated.unwrap_or_else(|| panic!("not repeated: {options:?}"));
                     assert!(repeated.tape == tape, "{family}: another tape with {options:?}");
                 }

@@ -1,0 +1,12 @@
+//! What a step does again and again is run a few times and written down for the rest: micro-batches ([`micro_batches`]) and
+//! decoder layers ([`layers`]). Nothing is assumed of a tape: where what was run is not alike, all of it is run.
+
+mod alike;
+mod layers;
+mod micro_batches;
+mod outline;
+mod stand_ins;
+mod stretches;
+
+pub(crate) use layers::Repeat;
+pub(crate) use micro_batches::{RUN, repeated};

@@ -1,0 +1,108 @@
+//! Where a run passes through the decoder layers: kept where some of them are left out, to be written down afterwards
+//! ([`crate::repeat`]).
+
+use super::{Costs, Torch};
+use std::ops::Range;
+
+/// The layers that are not run, and where the run was. Layers that are run are numbered as they follow each other.
+#[derive(Debug)]
+pub(crate) struct Trail {
+    /// The layers that are not run, as the model numbers them.
+    pub(crate) left_out: Range<usize>,
+    pub(crate) entries: Vec<Entry>,
+    /// The first node of the graph that is made in each part of a forward pass.
+    nodes: Vec<(u32, Part)>,
+}
+
+/// From here on the run is in that part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) part: Part,
+    /// Which pass through the layers this is, or was last; forward and backward are two.
+    pub(crate) pass: usize,
+    /// The moment and the storage that come next.
+    pub(crate) moment: u32,
+    pub(crate) stored: usize,
+    /// What the phase has cost so far.
+    pub(crate) costs: Costs,
+}
+
+/// A part of the tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Outside the layers.
+    Between,
+    /// In a layer that is run, or in those that are one checkpoint from that one on.
+    Layer(usize),
+    /// No part of a step: what stands for the gradients of layers that are not run.
+    StandIns,
+}
+
+impl Trail {
+    pub(crate) fn without(left_out: Range<usize>) -> Trail {
+        Trail { left_out, entries: Vec::new(), nodes: Vec::new() }
+    }
+
+    fn part(&self) -> Part {
+        self.entries.last().map_or(Part::Between, |entry| entry.part)
+    }
+}
+
+impl Torch {
+    /// The layers that are not run, as the model numbers them.
+    pub(crate) fn left_out(&self) -> Range<usize> {
+        self.trail.borrow().as_ref().map_or(0..0, |trail| trail.left_out.clone())
+    }
+
+    /// How the model numbers the layer that is run as that one.
+    pub(crate) fn in_model(&self, layer: usize) -> usize {
+        let left_out = self.left_out();
+        if layer < left_out.start { layer } else { layer + left_out.len() }
+    }
+
+    /// A forward pass comes to that part.
+    pub(crate) fn enters(&self, part: Part) {
+        if let Some(trail) = &mut *self.trail.borrow_mut() {
+            trail.nodes.push((self.sequence.get(), part));
+        }
+        self.comes_to(part);
+    }
+
+    /// The run comes to that part.
+    pub(crate) fn comes_to(&self, part: Part) {
+        let Some(trail) = &mut *self.trail.borrow_mut() else { return };
+        let tape = self.tape.borrow();
+        let passes = trail.entries.last().map_or(0, |entry| entry.pass);
+        let begins = trail.part() == Part::Between && part != Part::Between;
+        trail.entries.push(Entry {
+            part,
+            pass: passes + usize::from(begins),
+            moment: tape.next().0,
+            stored: tape.stored.len(),
+            costs: self.costs_so_far(),
+        });
+    }
+
+    /// Backward has ended.
+    pub(super) fn comes_out(&self) {
+        let inside = self.trail.borrow().as_ref().is_some_and(|trail| trail.part() != Part::Between);
+        if inside {
+            self.comes_to(Part::Between);
+        }
+    }
+
+    /// Backward comes to the node of that number, and so to the part in which it was made.
+    pub(super) fn comes_back_to(&self, node: u32) {
+        let part = match &*self.trail.borrow() {
+            Some(trail) => {
+                let at = trail.nodes.partition_point(|(first, _)| *first <= node);
+                let part = at.checked_sub(1).and_then(|at| trail.nodes.get(at));
+                Some(part.map_or(Part::Between, |(_, part)| *part)).filter(|part| *part != trail.part())
+            }
+            None => None,
+        };
+        if let Some(part) = part {
+            self.comes_to(part);
+        }
+    }
+}
