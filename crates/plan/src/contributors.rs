@@ -41,6 +41,7 @@ enum Kind {
     LogProbabilities(Dtype),
     LogitGradients(Dtype),
     Loss,
+    Named(&'static str),
     Activations(&'static str),
     Temporaries(&'static str),
     OptimizerTemporaries(&'static str),
@@ -143,6 +144,7 @@ fn kind(tape: &Tape, stored: &Stored) -> (Kind, Option<u32>) {
         (Category::Activation, _) if stored.copied_for == Some(CopiedFor::Adapter) => {
             Kind::AdapterCopies(dtype)
         }
+        (Category::Workspace, Role::Named { name }) => Kind::Named(name),
         (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
         (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
         (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
@@ -178,7 +180,7 @@ impl Place {
                     place.layer = Some(layer);
                     return place;
                 }
-                ModuleName::Word("" | "model" | "gpt_neox" | "transformer") => {}
+                ModuleName::Word("" | "model" | "gpt_neox" | "transformer" | "decoder") => {}
                 ModuleName::Word(word) => place.part = word,
             }
             here = module.parent;
@@ -209,6 +211,7 @@ fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> Stri
         Kind::LogProbabilities(dtype) => with_type("log-probabilities", dtype),
         Kind::LogitGradients(dtype) => with_type("gradients of the logits", dtype),
         Kind::Loss => "loss".to_owned(),
+        Kind::Named(name) => name.to_owned(),
         Kind::Activations(part) => {
             // what no backward waits for goes as soon as it is used
             let passing = if passes { " · passing" } else { "" };
@@ -227,7 +230,7 @@ const FOREACH: &str = "_foreach_";
 /// What ranks do together through a buffer that this op made.
 fn collective_name(op: &'static str) -> &'static str {
     match op {
-        "_c10d_functional.all_gather_into_tensor" => "all-gather",
+        "all_gather_into_tensor" | "_c10d_functional.all_gather_into_tensor" => "all-gather",
         "_c10d_functional.all_to_all_single" => "all-to-all",
         // parts in the order of the ranks, about to be summed
         "cat" => "reduce-scatter",
@@ -242,7 +245,7 @@ fn optimizer_name(op: &'static str) -> &'static str {
 /// A module's name in a word that people use.
 fn part_name(part: &'static str) -> &'static str {
     match part {
-        "self_attn" | "attention" | "attn" => "attention",
+        "self_attn" | "attention" | "attn" | "self_attention" => "attention",
         "input_layernorm"
         | "post_attention_layernorm"
         | "pre_feedforward_layernorm"
@@ -251,9 +254,9 @@ fn part_name(part: &'static str) -> &'static str {
         | "ln_2" => "norms",
         "embed_tokens" | "embed_in" | "wte" => "embedding",
         "wpe" => "positions",
-        "norm" | "final_layer_norm" | "ln_f" => "final norm",
-        "lm_head" => "head",
-        "rotary_emb" => "rotary tables",
+        "norm" | "final_layer_norm" | "ln_f" | "final_layernorm" => "final norm",
+        "lm_head" | "output_layer" => "head",
+        "rotary_emb" | "rotary_pos_emb" => "rotary tables",
         "" => "residual stream",
         other => other,
     }

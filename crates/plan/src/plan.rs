@@ -2,7 +2,7 @@
 
 use crate::config::Architecture;
 use crate::options::Options;
-use crate::parallel::Mesh;
+use crate::parallel::{Mesh, Stack, megatron};
 use crate::step::{self, Outcome};
 use crate::torch::Costs;
 use crate::torch::tape::{Mark, NEVER, Once, Ran, Role, Stored, Tape};
@@ -108,6 +108,9 @@ pub struct At<'a> {
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
     let seq_len = options.length(&architecture.shape);
     options.check(seq_len, architecture.shape.num_hidden_layers, architecture.shape.num_experts)?;
+    if options.stack == Stack::Megatron {
+        megatron::check(&options, &architecture, seq_len)?;
+    }
     let positions = architecture.shape.max_position_embeddings;
     if architecture.shape.learned_positions && seq_len > positions {
         let cause = format!("the model has {positions} learned positions, and none beyond");
@@ -298,7 +301,12 @@ impl Step {
             Level::Op => (tracked, last),
             Level::Untracked => (birth, Moment(tracked.0.checked_sub(1)?.min(last.0))),
         };
-        let passed = || tape.once.iter().any(|once| once.moments.start <= from.0 && to.0 < once.moments.end);
+        let passed = || {
+            let after = |moment: u32, once: &Once| {
+                if once.moments.contains(&moment) { once.moments.end } else { moment }
+            };
+            to.0 < tape.once.iter().fold(from.0, after)
+        };
         if from > to || (self == Step::Steady && !outlives && passed()) {
             return None;
         }
