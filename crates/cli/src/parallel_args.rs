@@ -3,7 +3,7 @@
 use crate::data_parallel_args::DataParallelArgs;
 use crate::usage;
 use clap::{Args, ValueEnum};
-use peakledger_plan::parallel::{Parallel, Schedule, Sharding, Stack};
+use peakledger_plan::parallel::{CpComm, Parallel, Schedule, Sharding, Stack};
 
 /// How the step is spread. Nothing here has a default of clap's, so that a candidate changes only what it names.
 #[derive(Args, Clone, Default)]
@@ -45,6 +45,10 @@ pub(crate) struct ParallelArgs {
     /// Context parallel size: a sequence is split over so many ranks [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     cp: Option<u32>,
+    /// How context parallel ranks attend to each other's parts: p2p goes round with keys and values, a2a gives each some heads
+    /// of the whole sequence [default: p2p]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    cp_comm_type: Option<CpCommArg>,
     /// Expert parallel size [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     ep: Option<u32>,
@@ -104,6 +108,14 @@ enum ScheduleArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum CpCommArg {
+    #[value(name = "p2p")]
+    P2p,
+    #[value(name = "a2a")]
+    A2a,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum StackArg {
     #[value(name = "transformers")]
     Transformers,
@@ -138,6 +150,10 @@ impl ParallelArgs {
             first_stage_layers: self.decoder_first_pipeline_num_layers,
             last_stage_layers: self.decoder_last_pipeline_num_layers,
             cp: self.cp.unwrap_or(default.cp),
+            cp_comm: match self.cp_comm_type {
+                Some(CpCommArg::A2a) => CpComm::AllToAll,
+                Some(CpCommArg::P2p) | None => CpComm::P2p,
+            },
             ep: self.ep.unwrap_or(default.ep),
             etp: self.etp,
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),

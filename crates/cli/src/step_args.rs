@@ -9,6 +9,7 @@ use peakledger_plan::options::{
     Attention, Experts, Frozen, HoldOutputs, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind,
     Options, Precision, Quantize, Recompute,
 };
+use peakledger_plan::parallel::Stack;
 use peakledger_plan::{Dtype, Layers};
 use std::str::FromStr;
 
@@ -200,7 +201,9 @@ impl StepArgs {
             Some(false) => Recompute::None,
             None => self.recompute.unwrap_or(default.recompute),
         };
-        let precision = self.precision.map_or(default.precision, Into::into);
+        let stack = self.parallel.stack();
+        let usual = usual_types(stack);
+        let precision = self.precision.map_or(usual.precision, Into::into);
         Ok(Options {
             micro_batch_size: self.micro_batch_size.unwrap_or(default.micro_batch_size),
             seq_len: self.seq_len,
@@ -227,8 +230,8 @@ impl StepArgs {
             offload,
             offload_layers: self.offload_layers,
             offload_prefetch: self.offload_prefetch.unwrap_or(default.offload_prefetch),
-            grad_dtype: self.grad_dtype.map(Into::into),
-            master_weights: self.master_weights.map(Into::into),
+            grad_dtype: self.grad_dtype.map(Into::into).or(usual.grad_dtype),
+            master_weights: self.master_weights.map(Into::into).or(usual.master_weights),
             freeze: self.freeze.clone().map(|parts| parts.0).unwrap_or_default(),
             lora: self.lora.clone().map(|lora| lora.0),
             quantize: self.quantize.map(Into::into),
@@ -239,9 +242,22 @@ impl StepArgs {
             fused_loss: self.fused_loss.unwrap_or(default.fused_loss),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
             capability: card.and_then(|card| card.capability),
-            stack: self.parallel.stack(),
+            stack,
             parallel: self.parallel.parallel(),
         })
+    }
+}
+
+/// The types that a stack has where none are given: Megatron's are those of `--bf16 --accumulate-allreduce-grads-in-fp32`.
+fn usual_types(stack: Stack) -> Options {
+    match stack {
+        Stack::Transformers => Options::default(),
+        Stack::Megatron => Options {
+            precision: Precision::Bf16,
+            grad_dtype: Some(Dtype::F32),
+            master_weights: Some(Dtype::F32),
+            ..Options::default()
+        },
     }
 }
 

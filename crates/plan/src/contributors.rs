@@ -41,6 +41,7 @@ enum Kind {
     LogProbabilities(Dtype),
     LogitGradients(Dtype),
     Loss,
+    Named(&'static str),
     Activations(&'static str),
     Temporaries(&'static str),
     OptimizerTemporaries(&'static str),
@@ -153,7 +154,7 @@ impl Places<'_> {
             let outer = outer.unwrap_or_default();
             of_module.push(match module.name {
                 ModuleName::Index(layer) => Place { layer: Some(layer), part: "" },
-                ModuleName::Word("" | "model" | "gpt_neox" | "transformer") => outer,
+                ModuleName::Word("" | "model" | "gpt_neox" | "transformer" | "decoder") => outer,
                 ModuleName::Word(word) if outer.part.is_empty() => Place { part: word, ..outer },
                 ModuleName::Word(_) => outer,
             });
@@ -190,6 +191,7 @@ impl Places<'_> {
             (Category::Activation, _) if stored.copied_for == Some(CopiedFor::Adapter) => {
                 Kind::AdapterCopies(dtype)
             }
+            (Category::Workspace, Role::Named { name }) => Kind::Named(name),
             (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
             (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
             (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
@@ -232,6 +234,7 @@ fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> Stri
         Kind::LogProbabilities(dtype) => with_type("log-probabilities", dtype),
         Kind::LogitGradients(dtype) => with_type("gradients of the logits", dtype),
         Kind::Loss => "loss".to_owned(),
+        Kind::Named(name) => name.to_owned(),
         Kind::Activations(part) => {
             // what no backward waits for goes as soon as it is used
             let passing = if passes { " · passing" } else { "" };
@@ -250,7 +253,7 @@ const FOREACH: &str = "_foreach_";
 /// What ranks do together through a buffer that this op made.
 fn collective_name(op: &'static str) -> &'static str {
     match op {
-        "_c10d_functional.all_gather_into_tensor" => "all-gather",
+        "all_gather_into_tensor" | "_c10d_functional.all_gather_into_tensor" => "all-gather",
         "_c10d_functional.all_to_all_single" => "all-to-all",
         // parts in the order of the ranks, about to be summed
         "cat" => "reduce-scatter",
@@ -265,7 +268,7 @@ fn optimizer_name(op: &'static str) -> &'static str {
 /// A module's name in a word that people use.
 fn part_name(part: &'static str) -> &'static str {
     match part {
-        "self_attn" | "attention" | "attn" => "attention",
+        "self_attn" | "attention" | "attn" | "self_attention" => "attention",
         "input_layernorm"
         | "post_attention_layernorm"
         | "pre_feedforward_layernorm"
@@ -274,9 +277,9 @@ fn part_name(part: &'static str) -> &'static str {
         | "ln_2" => "norms",
         "embed_tokens" | "embed_in" | "wte" => "embedding",
         "wpe" => "positions",
-        "norm" | "final_layer_norm" | "ln_f" => "final norm",
-        "lm_head" => "head",
-        "rotary_emb" => "rotary tables",
+        "norm" | "final_layer_norm" | "ln_f" | "final_layernorm" => "final norm",
+        "lm_head" | "output_layer" => "head",
+        "rotary_emb" | "rotary_pos_emb" => "rotary tables",
         "" => "residual stream",
         other => other,
     }

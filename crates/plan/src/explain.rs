@@ -2,6 +2,7 @@
 //! and from when to when. The step is run once more for it, with what a plan does not record.
 
 use crate::contributors::{Contributor, GroupKey, Places};
+use crate::nn::te;
 use crate::parallel::data::{GATHERED, buffer_rule};
 use crate::plan::{Level, Plan, Step};
 use crate::step;
@@ -283,13 +284,15 @@ impl<'a> Study<'a> {
         let is_offloaded = matches!(stored.copied_for, Some(CopiedFor::Offload(_)));
         match (stored.category, stored.role, stored.detail) {
             (_, Role::Named { .. }, Some(Detail::Kernel)) => (CUBLAS_RULE.0.to_owned(), Some(CUBLAS_RULE.1)),
-            (Category::CommunicationBuffer, Role::Named { name }, _) if buffer_rule(name).is_none() => {
+            (Category::CommunicationBuffer, Role::Named { name }, _)
+                if buffer_rule(name).or_else(|| te::rule(name)).is_none() =>
+            {
                 match keepers.is_empty() {
                     true => plain("for what passes between ranks"),
                     false => (format!("for what passes between ranks; {}", self.kept_by(keepers)), None),
                 }
             }
-            (_, Role::Named { name }, _) => match buffer_rule(name) {
+            (_, Role::Named { name }, _) => match buffer_rule(name).or_else(|| te::rule(name)) {
                 Some((what, source)) => (what.to_owned(), Some(source)),
                 None => plain("the buffer in which gradients are summed, kept for good"),
             },

@@ -4,6 +4,7 @@ use crate::model::Attend;
 use crate::options::{
     Attention, Experts, HoldOutputs, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Quantize, Recompute,
 };
+use crate::parallel::{Stack, megatron};
 use crate::plan::Plan;
 use crate::torch::kernel::cublas_workspace;
 use crate::torch::ops::SdpaKernel;
@@ -21,27 +22,19 @@ pub struct Assumption {
 impl Plan {
     /// Everything that is assumed, said or left to its default.
     pub fn assumptions(&self) -> Vec<Assumption> {
-        let mut list = vec![
-            ("model", self.model()),
-            ("batch", self.batch()),
-            ("precision", self.precision()),
-            ("attention", self.attention()),
-            ("optimizer", self.optimizer()),
-            ("recompute", self.recompute()),
-            ("loop", self.training_loop()),
-            ("kernels", self.kernels()),
-        ];
+        let mut list =
+            if self.options.stack == Stack::Megatron { megatron::assumptions(self) } else { self.usual() };
         list.extend(self.parallel_assumptions());
-        if let Some(ranks) = self.data_parallel() {
+        if let Some(ranks) = self.data_parallel().filter(|_| self.options.stack == Stack::Transformers) {
             list.push(("ranks", ranks));
         }
         if self.options.offload != Offload::default() {
             list.push(("offload", self.offload()));
         }
-        if self.architecture.shape.num_experts > 0 {
+        if self.options.stack == Stack::Transformers && self.architecture.shape.num_experts > 0 {
             list.push(("experts", self.experts()));
         }
-        if let Some(parallel) = self.model_parallel() {
+        if let Some(parallel) = self.model_parallel().filter(|_| self.options.stack == Stack::Transformers) {
             list.push(("parallel", parallel));
         }
         let config = [
@@ -57,11 +50,28 @@ impl Plan {
         list.into_iter().map(|(topic, value)| Assumption { topic, value }).collect()
     }
 
+    /// What is assumed of transformers' modules and torch's loop.
+    fn usual(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("model", self.model()),
+            ("batch", self.batch()),
+            ("precision", self.precision()),
+            ("attention", self.attention()),
+            ("optimizer", self.optimizer()),
+            ("recompute", self.recompute()),
+            ("loop", self.training_loop()),
+            ("kernels", self.kernels()),
+        ]
+    }
+
     /// What the figures leave out; what the caching allocator adds is no part of a plan, and is left out unless a replay of
     /// its traffic is told beside it.
     pub fn not_counted(&self, replayed: bool) -> Vec<&'static str> {
         let mut list =
             vec!["the little that other kernels allocate inside themselves (sorting, reductions, cuBLASLt)"];
+        if self.options.stack == Stack::Megatron {
+            list.extend(megatron::NOT_COUNTED);
+        }
         if !replayed {
             list.push(
                 "what the caching allocator adds to a request (it leaves up to 1 MiB of a large block unsplit) and what it \
@@ -297,6 +307,7 @@ impl Plan {
             None => "foreach, as torch picks on CUDA",
             Some(OptimizerImpl::Foreach) => "foreach",
             Some(OptimizerImpl::Fused) => "fused",
+            Some(OptimizerImpl::MultiTensor) => "multi-tensor",
             Some(OptimizerImpl::ForLoop) => "for-loop",
         };
         let clip = if self.options.clip_grad_norm { ", after clip_grad_norm_" } else { "" };

@@ -2,7 +2,7 @@
 
 use crate::Layers;
 use crate::config::Shape;
-use crate::parallel::{Mesh, Parallel, Sharding, Stack};
+use crate::parallel::{CpComm, Mesh, Parallel, Sharding, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -315,29 +315,29 @@ impl Options {
     fn check_parallel(&self) -> Result<(), Problem> {
         let parallel = &self.parallel;
         let mesh = self.mesh()?;
-        self.check_sharding()?;
+        let megatron = self.stack == Stack::Megatron;
+        if !megatron {
+            self.check_sharding()?;
+        }
         self.check_pipeline()?;
         if parallel.sp && mesh.tp == 1 {
             let cause = "the sequence is split among the ranks of --tp, and there is one";
             return Err(Problem::in_option("--sp", cause).mend("add --tp, or leave it out"));
         }
         let sharded = mesh.dp > 1 || parallel.sharding != Sharding::Replicated;
-        if sharded && (mesh.tp > 1 || mesh.ep > 1) {
+        if sharded && (mesh.tp > 1 || mesh.ep > 1) && !megatron {
             let option = if mesh.dp > 1 { "--dp" } else { "--fsdp" };
             let cause = "data parallel is not planned yet beside tensor or expert parallel";
             return Err(Problem::in_option(option, cause).mend("leave one of them out"));
         }
-        let other_stack = self.stack != Stack::Transformers;
         let not_yet = [
-            ("--tp", mesh.tp > 1 && other_stack),
-            ("--sp", parallel.sp && other_stack),
-            ("--pp", mesh.pp > 1 && other_stack),
-            ("--cp", mesh.cp > 1),
-            ("--ep", mesh.ep > 1 && other_stack),
-            ("--etp", mesh.etp > 1 && other_stack),
-            ("--stack", self.stack != Stack::default()),
+            ("--pp", mesh.pp > 1 && megatron),
+            ("--cp", mesh.cp > 1 && !megatron),
+            ("--cp-comm-type", parallel.cp_comm != CpComm::default() && !megatron),
         ];
-        self.check_data_parallel(&mesh)?;
+        if !megatron {
+            self.check_data_parallel(&mesh)?;
+        }
         match not_yet.iter().find(|(_, asked)| *asked) {
             Some((option, _)) => Err(Problem::in_option(*option, "not planned yet").mend("leave it out")),
             None => Ok(()),
@@ -406,6 +406,8 @@ pub enum OptimizerImpl {
     Fused,
     /// A parameter at a time.
     ForLoop,
+    /// One kernel over lists of tensors that makes none (`FusedAdam` of apex and Transformer Engine, which Megatron takes).
+    MultiTensor,
 }
 
 /// How attention is computed.

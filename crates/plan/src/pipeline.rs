@@ -176,7 +176,7 @@ impl Loop<'_> {
         };
         let labels = inputs.labels.clone().filter(|_| at.ends);
         let (attention_mask, position_ids) = (inputs.attention_mask.clone(), inputs.position_ids.clone());
-        let batch = Batch { input, attention_mask, position_ids, labels };
+        let batch = Batch { input, attention_mask, position_ids, labels, loss_mask: None };
         // autocast is entered for each forward pass, and its copies of the weights go with it
         let hooks = torch.module_hooks.borrow().clone();
         let leave = |output: Tensor| match &hooks {

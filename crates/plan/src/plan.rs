@@ -2,7 +2,7 @@
 
 use crate::config::Architecture;
 use crate::options::Options;
-use crate::parallel::Mesh;
+use crate::parallel::{Mesh, Stack, megatron};
 use crate::step::{self, Outcome};
 use crate::torch::Costs;
 use crate::torch::tape::{Mark, NEVER, Once, Ran, Role, Stored, Tape};
@@ -109,6 +109,9 @@ pub struct At<'a> {
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
     let seq_len = options.length(&architecture.shape);
     options.check(seq_len, architecture.shape.num_hidden_layers, architecture.shape.num_experts)?;
+    if options.stack == Stack::Megatron {
+        megatron::check(&options, &architecture, seq_len)?;
+    }
     let positions = architecture.shape.max_position_embeddings;
     if architecture.shape.learned_positions && seq_len > positions {
         let cause = format!("the model has {positions} learned positions, and none beyond");
@@ -304,11 +307,14 @@ impl Step {
         if self == Step::First {
             return Some((from, to));
         }
+        // what is done once has passed, where stretches of it touch too
+        let after =
+            |moment: u32, once: &Once| if once.moments.contains(&moment) { once.moments.end } else { moment };
+        if !outlives && to.0 < tape.once.iter().fold(from.0, after) {
+            return None;
+        }
         let (mut start, mut end) = (from.0, to.0);
         for Once { moments, .. } in &tape.once {
-            if !outlives && moments.start <= from.0 && to.0 < moments.end {
-                return None; // what is done once has passed
-            }
             start -= cut(from, moments);
             end -= cut(to, moments);
         }

@@ -4,6 +4,7 @@
 //! makes in its update and they begin with.
 
 use crate::config::Architecture;
+use crate::model::megatron::GptModel;
 use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_loss};
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
@@ -12,11 +13,12 @@ use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
-use crate::parallel::{Parallel, Stack};
+use crate::parallel::{Mesh, Parallel, Stack};
 use crate::pipeline::Pipeline;
 use crate::repeat::{RUN, Repeat, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
+use crate::torch::kernel;
 use crate::torch::offload::{HostParameter, ParameterOffload};
 use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
 use crate::torch::trail::Trail;
@@ -122,9 +124,14 @@ fn run_so(
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
     let torch = Torch::new(ops, options.capability);
     torch.facts.replace(facts);
+    if options.stack == Stack::Megatron {
+        torch.cublas_workspace.set(kernel::cublas_workspace_of_torch_2_10(options.capability));
+    }
     let mut build = Builder::new(torch.clone(), options);
-    build.tensor = TensorParallel::of(arch, options)?;
-    build.expert_parallel = ExpertParallel::of(arch, options)?;
+    if options.stack == Stack::Transformers {
+        build.tensor = TensorParallel::of(arch, options)?;
+        build.expert_parallel = ExpertParallel::of(arch, options)?;
+    }
     let weights = build.dtype;
     let run = |part| Run {
         part,
@@ -137,7 +144,7 @@ fn run_so(
     };
     torch.begin(Phase::Load, None);
     let mut models: Vec<(Part, Box<dyn Model>)> = torch.once(|| {
-        let model = |part: Part| (part, arch.blueprint.build(&mut build, &arch.shape, run(part)));
+        let model = |part: Part| (part, built(&mut build, arch, options, run(part)));
         let models = parts.into_iter().map(model).collect();
         build.cast_loaded();
         models
@@ -175,7 +182,11 @@ fn run_so(
     let program = match models.pop() {
         Some((_, model)) if parallel.pp == 1 && models.is_empty() => {
             let loaded = 0..options.gradient_accumulation_steps;
-            Program::Whole { model, batches: loaded.map(|i| load(&torch, options, seq_len, i)).collect() }
+            let batches = match options.stack {
+                Stack::Transformers => loaded.map(|i| load(&torch, options, seq_len, i)).collect(),
+                Stack::Megatron => Vec::new(),
+            };
+            Program::Whole { model, batches }
         }
         last => {
             models.extend(last);
@@ -192,6 +203,7 @@ fn run_so(
         loss_module,
         optimizer_module,
         scaler: (options.grad_scaler && !options.is_deepspeed()).then(|| GradScaler::new(&torch)),
+        seq_len,
         update: Update::new(&torch, options, stepped),
     };
     torch.end();
@@ -271,7 +283,40 @@ fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) ->
     let attention_mask = options.padded.then(|| input("attention_mask"));
     // a model whose hidden states are split by sequence would count those of its part
     let position_ids = options.parallel.sp.then(|| input("position_ids"));
-    Batch { input: input("input_ids"), attention_mask, position_ids, labels: Some(input("labels")) }
+    Batch {
+        input: input("input_ids"),
+        attention_mask,
+        position_ids,
+        labels: Some(input("labels")),
+        loss_mask: None,
+    }
+}
+
+/// Places what a rank has of a micro-batch on the device when its turn comes (`get_batch` in Megatron-LM's
+/// `pretrain_gpt.py`).
+fn load_part(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
+    let input = |name, dtype| {
+        let layout =
+            Layout::contiguous(&[options.micro_batch_size, seq_len / u64::from(options.parallel.cp)]);
+        let kind = (Category::Activation, Some(Detail::Input));
+        torch.place(layout, dtype, kind, ModuleId(0), Role::Input { name, micro_batch })
+    };
+    Batch {
+        input: input("tokens", Dtype::Int64),
+        attention_mask: None,
+        labels: Some(input("labels", Dtype::Int64)),
+        loss_mask: Some(input("loss_mask", Dtype::F32)),
+        position_ids: Some(input("position_ids", Dtype::Int64)),
+    }
+}
+
+/// The part of the model by the modules that are asked for.
+fn built(build: &mut Builder, arch: &Architecture, options: &Options, run: Run) -> Box<dyn Model> {
+    let gpt = (options.stack == Stack::Megatron).then(|| arch.blueprint.megatron()).flatten();
+    match (gpt, Mesh::of(&options.parallel)) {
+        (Some(gpt), Ok(mesh)) => Box::new(GptModel::new(build, (&arch.shape, &gpt), run, (options, &mesh))),
+        _ => arch.blueprint.build(build, &arch.shape, run),
+    }
 }
 
 /// Places a tensor of a micro-batch, `[b, s]`.
@@ -327,6 +372,7 @@ pub(crate) struct Loop<'a> {
     optimizer_module: ModuleId,
     scaler: Option<GradScaler>,
     pub(crate) update: Update<'a>,
+    seq_len: u64,
 }
 
 impl Loop<'_> {
@@ -336,11 +382,11 @@ impl Loop<'_> {
         let hooks = torch.module_hooks.borrow().clone();
         match &self.program {
             Program::Whole { model, batches } => {
-                for (micro_batch, batch) in (0..micro_batches).zip(batches) {
+                for micro_batch in 0..micro_batches {
                     if let Some(hooks) = &hooks {
                         hooks.begin(micro_batch + 1 == micro_batches);
                     }
-                    self.micro_batch(&**model, micro_batch, batch, &mut held);
+                    self.micro_batch(&**model, micro_batch, batches, &mut held);
                 }
             }
             Program::Stage(pipeline) => self.run_stage(pipeline),
@@ -368,7 +414,7 @@ impl Loop<'_> {
         torch.end();
     }
 
-    fn micro_batch(&self, model: &dyn Model, micro_batch: u32, batch: &Batch, held: &mut Option<Output>) {
+    fn micro_batch(&self, model: &dyn Model, micro_batch: u32, batches: &[Batch], held: &mut Option<Output>) {
         let torch = &self.torch;
         let hooks = torch.module_hooks.borrow().clone();
         let begin = |phase| torch.begin(phase, Some(micro_batch));
@@ -378,12 +424,17 @@ impl Loop<'_> {
         };
         let (loss, output, _contexts) = torch.autocast(self.options.autocast(), || {
             begin(Phase::Forward);
+            let loaded =
+                batches.is_empty().then(|| load_part(torch, self.options, self.seq_len, micro_batch));
+            let batch = batches.get(micro_batch as usize).or(loaded.as_ref());
+            let Some(batch) = batch else { unreachable!("a batch for each micro-batch") };
             if let Some(hooks) = &hooks {
                 hooks.enter();
             }
             let last_hidden_state = model.decode(batch);
-            let logits = if self.options.fused_loss { None } else { self.logits(model, &last_hidden_state) };
-            let holds = self.options.loss_in_model || self.options.fused_loss;
+            let in_one_op = self.options.fused_loss && model.head().is_some();
+            let logits = if in_one_op { None } else { self.logits(model, &last_hidden_state) };
+            let holds = self.options.loss_in_model || in_one_op;
             let logits = if holds { logits } else { logits.map(leave) };
             let last_hidden_state = holds.then_some(last_hidden_state);
             let graph = Graph::take(torch);
@@ -429,6 +480,10 @@ impl Loop<'_> {
         batch: &Batch,
         shares: u32,
     ) -> Tensor {
+        let own = |logits| self.torch.inside(self.loss_module, || model.own_loss(logits, batch));
+        if let Some(loss) = logits.as_ref().and_then(own) {
+            return loss;
+        }
         let head = model.head().and_then(|head| head.plain_weight());
         let of = |labels| match (logits, last_hidden_state, head) {
             (None, Some(hidden), Some(head)) => {

@@ -7,6 +7,8 @@
 use crate::nn::Parameter;
 use crate::optim::{GradScaler, Optimizer, by_mesh, clip_grad_norm, shared_out};
 use crate::options::{OptimizerImpl, OptimizerKind, Options};
+use crate::parallel::megatron::Buffer;
+use crate::parallel::{Mesh, Sharding, Stack};
 use crate::torch::offload::host_gradient;
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
@@ -22,24 +24,46 @@ pub(crate) struct Update<'a> {
     options: &'a Options,
     /// The parameters of the model that are trained.
     trained: Vec<Parameter>,
-    /// For each of them what is stepped in its place, if anything is.
-    stepped: Vec<Option<Parameter>>,
+    /// For each of them what is stepped in its place.
+    stepped: Vec<Stepped>,
     /// Gradients on the host, where only the optimizer is there.
     _host_grads: Vec<Tensor>,
-    /// The buffer in which gradients are summed.
-    _main_grad: Option<Tensor>,
+    /// The buffers in which gradients are summed, and those of parameters that lie side by side.
+    _buffers: Vec<Tensor>,
+}
+
+/// What an optimizer steps in a parameter's place.
+enum Stepped {
+    /// The parameter.
+    Itself,
+    /// A copy of it, or of a part.
+    Copy(Parameter),
+    /// Nothing: other ranks step it.
+    Elsewhere,
+}
+
+impl Stepped {
+    fn copy(&self) -> Option<&Parameter> {
+        match self {
+            Stepped::Copy(copy) => Some(copy),
+            Stepped::Itself | Stepped::Elsewhere => None,
+        }
+    }
 }
 
 impl<'a> Update<'a> {
     /// Places the copies that are stepped, which is part of loading.
     pub(crate) fn new(torch: &Rc<Torch>, options: &'a Options, trained: Vec<Parameter>) -> Update<'a> {
+        if options.stack == Stack::Megatron && options.parallel.sharding == Sharding::Zero1 {
+            return Update::distributed(torch, options, trained);
+        }
         let mut host_grads = Vec::new();
         let stepped = trained.iter().map(|parameter| {
             if let Some(dtype) = options.master_weights.filter(|dtype| *dtype != parameter.tensor.dtype()) {
-                return Some(copy_of(torch, parameter, dtype, Device::Gpu));
+                return Stepped::Copy(copy_of(torch, parameter, dtype, Device::Gpu));
             }
             if !copies_on_host(options) || is_small(parameter) {
-                return None;
+                return Stepped::Itself;
             }
             host_grads.push(host_gradient(
                 torch,
@@ -47,7 +71,7 @@ impl<'a> Update<'a> {
                 (parameter.id, "host.grad"),
                 parameter.module,
             ));
-            Some(copy_of(torch, parameter, parameter.tensor.dtype(), Device::Cpu))
+            Stepped::Copy(copy_of(torch, parameter, parameter.tensor.dtype(), Device::Cpu))
         });
         let stepped = stepped.collect();
         let buffered = options.grad_dtype.filter(|_| !options.is_deepspeed());
@@ -58,7 +82,7 @@ impl<'a> Update<'a> {
             trained,
             stepped,
             _host_grads: host_grads,
-            _main_grad: main_grad,
+            _buffers: main_grad.into_iter().collect(),
         }
     }
 
@@ -67,14 +91,60 @@ impl<'a> Update<'a> {
         &self.trained
     }
 
+    /// Megatron's distributed optimizer: parameters and gradients side by side in buffers, of which this rank steps a part
+    /// (`DistributedOptimizer`, `megatron/core/optimizer/distrib_optimizer.py`).
+    fn distributed(torch: &Rc<Torch>, options: &'a Options, trained: Vec<Parameter>) -> Update<'a> {
+        let Ok(mesh) = Mesh::of(&options.parallel) else { unreachable!("a world that was checked") };
+        let place = mesh.place(options.parallel.rank);
+        let within_stage = options.parallel.rank % (mesh.world / mesh.pp);
+        // those of experts lie apart, and other ranks share them out
+        let groups = [
+            (false, mesh.dp * mesh.cp, place.cp + mesh.cp * place.dp),
+            (true, mesh.edp, within_stage / (mesh.etp * mesh.ep)),
+        ];
+        let dtype = trained.first().map_or(Dtype::Bf16, |parameter| parameter.tensor.dtype());
+        let mut buffers = Vec::new();
+        let mut parts = vec![0; trained.len()];
+        for (of_experts, ranks, rank) in groups {
+            let members = || trained.iter().zip(0..).filter(|(p, _)| p.of_expert == of_experts);
+            let sizes: Vec<u64> = members().map(|(p, _)| p.tensor.layout().numel()).collect();
+            let buffer = Buffer::new(&sizes, Some(ranks));
+            if sizes.is_empty() {
+                continue;
+            }
+            let make = |kind, name, dtype| {
+                let layout = Layout::contiguous(&[buffer.numel]);
+                torch.place(layout, dtype, (kind, None), ModuleId(0), Role::Named { name })
+            };
+            torch.once(|| {
+                buffers.push(make(Category::Parameter, "param_data", dtype));
+                buffers.push(make(Category::Gradient, "main_grad", Dtype::F32));
+                torch.launch("copy_");
+                members().for_each(|(parameter, _)| parameter.tensor.moves_into_a_buffer());
+            });
+            for ((_, index), part) in members().zip(buffer.part_of(rank)) {
+                if let Some(slot) = parts.get_mut(index) {
+                    *slot = part;
+                }
+            }
+        }
+        let step = |(parameter, part): (&Parameter, &u64)| match *part {
+            0 => Stepped::Elsewhere,
+            part => Stepped::Copy(part_of(torch, parameter, part)),
+        };
+        let stepped = trained.iter().zip(&parts).map(step).collect();
+        Update { torch: torch.clone(), options, trained, stepped, _host_grads: Vec::new(), _buffers: buffers }
+    }
+
     /// A backward pass has ended: gradients are copied to an optimizer on the host as they are made.
     pub(crate) fn backward_ended(&self) {
         self.torch.sends_to_host(self.bytes_on_host());
     }
 
     fn bytes_on_host(&self) -> u64 {
+        let add = |sum: u64, copy: &Parameter| sum.saturating_add(copy.tensor.bytes());
         match copies_on_host(self.options) {
-            true => self.stepped.iter().flatten().fold(0, |sum, p| sum.saturating_add(p.tensor.bytes())),
+            true => self.stepped.iter().filter_map(Stepped::copy).fold(0, add),
             false => 0,
         }
     }
@@ -119,7 +189,12 @@ impl<'a> Update<'a> {
     /// `zero_grad()` with gradients set to None.
     pub(crate) fn zero_grad(&self) {
         self.torch.launch("zero_grad");
-        for leaf in self.trained.iter().chain(self.stepped.iter().flatten()).filter_map(|p| p.leaf.as_ref()) {
+        for leaf in self
+            .trained
+            .iter()
+            .chain(self.stepped.iter().filter_map(Stepped::copy))
+            .filter_map(|p| p.leaf.as_ref())
+        {
             leaf.grad.borrow_mut().take();
             leaf.host_grad.borrow_mut().take();
         }
@@ -128,7 +203,7 @@ impl<'a> Update<'a> {
     /// Gradients of the type that the masters have; the model's own go one by one (`_copy_model_grads_to_main_grads`).
     fn copy_gradients(&self) {
         for (parameter, master) in self.trained.iter().zip(&self.stepped) {
-            let (Some(leaf), Some(master)) = (&parameter.leaf, master) else { continue };
+            let (Some(leaf), Some(master)) = (&parameter.leaf, master.copy()) else { continue };
             if leaf.is_buffered {
                 continue; // a view of the buffer, in that type already
             }
@@ -144,11 +219,11 @@ impl<'a> Update<'a> {
 
     /// What is stepped on each device, in the order in which it is.
     fn by_device(&self, alone: Option<usize>) -> Vec<(Device, Vec<Parameter>)> {
-        let is_zero = self.options.is_deepspeed();
-        let all_on_host = self.options.offload.parameters || is_zero && self.options.offload.optimizer;
-        let place = |stepped: &Option<Parameter>| match stepped {
+        let all_on_host =
+            self.options.offload.parameters || self.options.is_deepspeed() && self.options.offload.optimizer;
+        let place = |stepped: &Stepped| match stepped {
             _ if all_on_host => Device::Cpu,
-            Some(_) if self.options.offload.optimizer => Device::Cpu,
+            Stepped::Copy(_) if self.options.offload.optimizer => Device::Cpu,
             _ => Device::Gpu,
         };
         [Device::Gpu, Device::Cpu]
@@ -157,7 +232,12 @@ impl<'a> Update<'a> {
                 let here = self.trained.iter().zip(&self.stepped).enumerate();
                 let here =
                     here.filter(|(i, (_, s))| place(s) == device && alone.is_none_or(|alone| alone == *i));
-                (device, here.map(|(_, (p, s))| s.as_ref().unwrap_or(p).clone()).collect::<Vec<_>>())
+                let stepped = here.filter_map(|(_, (parameter, stepped))| match stepped {
+                    Stepped::Itself => Some(parameter.clone()),
+                    Stepped::Copy(copy) => Some(copy.clone()),
+                    Stepped::Elsewhere => None,
+                });
+                (device, stepped.collect::<Vec<_>>())
             })
             .filter(|(_, parameters)| !parameters.is_empty())
             .collect()
@@ -166,6 +246,7 @@ impl<'a> Update<'a> {
     fn optimizer(&self, device: Device, kind: OptimizerKind) -> Optimizer {
         let is_zero = self.options.is_deepspeed();
         let usual = match (device, kind) {
+            _ if self.options.stack == Stack::Megatron => OptimizerImpl::MultiTensor,
             (Device::Gpu, _) => OptimizerImpl::Foreach,
             // torchao asks for the fused AdamW, and DeepSpeed has one of its own; torch picks no list kernels for tensors on
             // the host
@@ -203,6 +284,14 @@ fn copy_of(torch: &Rc<Torch>, parameter: &Parameter, dtype: Dtype, device: Devic
     let layout = parameter.tensor.layout().clone();
     let tensor = torch.on(device, || torch.place(layout, dtype, kind, parameter.module, role));
     parameter.stepped_as(tensor)
+}
+
+/// A copy of so many numbers of a parameter, those that this rank steps.
+fn part_of(torch: &Rc<Torch>, parameter: &Parameter, numbers: u64) -> Parameter {
+    let role = Role::Of { parameter: parameter.id, state: "master" };
+    let kind = (Category::MasterWeight, None);
+    let layout = Layout::contiguous(&[numbers]);
+    parameter.stepped_as(torch.place(layout, Dtype::F32, kind, parameter.module, role))
 }
 
 /// One buffer for the gradients of all parameters of another type (`main_grad`, Megatron-LM's

@@ -23,7 +23,7 @@ fn published_figures_are_planned_again() {
     };
     let docs = include_str!("../../../../docs/accuracy.md");
     let section = docs.split("## Device level: beside figures").nth(1).unwrap();
-    let section = section.split("The lengths of the first two").next().unwrap();
+    let section = section.split("FSDP is FSDP1 there").next().unwrap();
     let mut compared = 0;
     for row in section.lines().skip_while(|line| !line.starts_with("| ---")).filter(|line| line.contains('`'))
     {
@@ -50,4 +50,51 @@ fn published_figures_are_planned_again() {
         compared += 1;
     }
     assert_eq!(compared, 7);
+}
+
+/// Llama 3 with fewer layers, as SimuMax's release measured it.
+fn llama3([hidden, heads, groups, inner, layers]: [u64; 5]) -> String {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 128_257, "hidden_size": hidden, "intermediate_size": inner,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": groups,
+        "max_position_embeddings": 131_072, "tie_word_embeddings": false
+    });
+    config.to_string()
+}
+
+/// What every run of that release has.
+const MEGATRON: &str = "--stack megatron --zero 1 --gpus 8 --gradient-accumulation-steps 4 --fused-loss --clip-grad-norm --gpu b200";
+
+#[test]
+fn steps_of_megatron_on_eight_cards_are_planned_again() {
+    let bench = Bench::new()
+        .file("llama-3-70b-12.json", llama3([8192, 64, 8, 28_672, 12]))
+        .file("llama-3-405b-4.json", llama3([16_384, 128, 16, 53_248, 4]));
+    let docs = include_str!("../../../../docs/accuracy.md");
+    let section = docs.split("### Megatron on eight B200").nth(1).unwrap();
+    let section = section.split("Nothing is fitted").next().unwrap();
+    assert!(section.replace('\n', " ").contains(MEGATRON), "the docs say with which options");
+    let mut compared = 0;
+    let mut wrong = Vec::new();
+    for row in section.lines().filter(|line| line.contains(".json") && line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let options = cells[2].trim_matches('`');
+        let plan = bench.answer(&format!("plan {options} {MEGATRON} --format json"));
+        let plan: Value = serde_json::from_str(&plan).unwrap();
+        let (bytes, bound) = match cells[1].split(',').next().unwrap() {
+            "allocated" => (&plan["allocator"]["max_allocated_bytes"], 0.001),
+            "reserved" => (&plan["reserved_bytes"], 0.06),
+            other => panic!("{other}"),
+        };
+        let (planned, measured) = (bytes.as_f64().unwrap() / GIB, cells[4].parse::<f64>().unwrap());
+        let off = planned / measured - 1.0;
+        let line =
+            format!("| {} | {} | {planned:.3} | {} | {:+.2} % |", cells[1], cells[2], cells[4], off * 100.0);
+        if line != row || off.abs() > bound {
+            wrong.push(line);
+        }
+        compared += 1;
+    }
+    assert!(wrong.is_empty(), "as planned:\n{}", wrong.join("\n"));
+    assert_eq!(compared, 20);
 }

@@ -50,7 +50,7 @@ fn words_that_are_none_are_told_which_there_are() {
 
 #[test]
 fn options_that_are_designed_are_not_planned_yet() {
-    for arguments in [&["--cp", "2"][..], &["--stack", "megatron"]] {
+    for arguments in [&["--cp", "2"][..], &["--cp-comm-type", "a2a"]] {
         let said = refused(arguments);
         let option = arguments[0];
         assert!(said.contains(&format!("`{option}`: not planned yet\n  help: leave it out")), "{said}");

@@ -3,6 +3,7 @@
 
 use super::attention::{Attend, SelfAttention, heads, split_heads};
 use super::decoder::{Around, Context, Decoder, Layer};
+use super::megatron::Gpt;
 use super::mlp::GatedMlp;
 use super::moe::{Moe, SparseMoeBlock};
 use super::{Blueprint, Model, Run};
@@ -117,6 +118,16 @@ impl Blueprint for Llama {
             Rc::new(LlamaLayer::new(build, (module, index), shape, self, run.attend))
         };
         Box::new(Decoder::new(build, shape, run, Around::usual(shape), layer))
+    }
+
+    fn megatron(&self) -> Option<Gpt> {
+        let is_plain = self.hidden_act == Activation::Silu && !self.o_bias && !self.mlp_bias;
+        is_plain.then(|| Gpt {
+            qkv_bias: self.qkv_bias,
+            qk_norm: self.qk_norm,
+            ffn_hidden_size: self.intermediate_size,
+            experts: self.experts.as_ref().map(|(moe, layers)| moe.megatron(layers)),
+        })
     }
 }
 

@@ -14,6 +14,7 @@ mod gpt2;
 mod gpt_neox;
 mod llama;
 mod loss;
+pub(crate) mod megatron;
 mod mixtral;
 mod mlp;
 mod moe;
@@ -130,6 +131,11 @@ pub const FAMILIES: [Family; 13] = [
 pub(crate) trait Blueprint: Debug + Send + Sync {
     /// Places the parameters and wires the modules.
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model>;
+
+    /// The same model as Megatron has it, if it has it.
+    fn megatron(&self) -> Option<megatron::Gpt> {
+        None
+    }
 }
 
 /// How a model is run.
@@ -228,12 +234,17 @@ pub(crate) trait Model {
     /// Runs a batch through the layers: the last hidden states, `[b, s, h]`.
     fn decode(&self, batch: &Batch) -> Tensor;
 
-    /// The head, where the part has it.
+    /// The head, where the part has it and it is a linear module.
     fn head(&self) -> Option<&Linear>;
 
     /// The last hidden states through the head, where the part has it: `[b, s, vocabulary]`.
     fn logits(&self, last_hidden_state: &Tensor) -> Option<Tensor> {
         Some(self.head()?.forward(last_hidden_state))
+    }
+
+    /// The loss of a micro-batch, where the model computes it its own way.
+    fn own_loss(&self, _logits: &Tensor, _batch: &Batch) -> Option<Tensor> {
+        None
     }
 }
 
@@ -248,6 +259,8 @@ pub(crate) struct Batch {
     pub(crate) position_ids: Option<Tensor>,
     /// `[b, s]`, for the part that has the head.
     pub(crate) labels: Option<Tensor>,
+    /// Which tokens count, `[b, s]`, where the loop makes it (Megatron's).
+    pub(crate) loss_mask: Option<Tensor>,
 }
 
 impl Architecture {

@@ -1,6 +1,7 @@
 //! Mixture of experts: a router sends each token to a few of many gated MLPs ([`Experts`]).
 
 use super::experts::{Experts, Routed};
+use super::megatron;
 use crate::config::{Reader, Shape};
 use crate::nn::Builder;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
@@ -36,6 +37,20 @@ impl Moe {
         let names = ["num_local_experts", "num_experts"];
         let routed = Routed::read(reader, shape, &names, intermediate_size, defaults)?;
         Ok(Moe { routed, router })
+    }
+}
+
+impl Moe {
+    /// The same as Megatron has them.
+    pub(super) fn megatron(&self, layers: &[bool]) -> megatron::Experts {
+        let Routed { num_experts, num_experts_per_tok, intermediate_size, .. } = self.routed;
+        megatron::Experts {
+            number: num_experts,
+            chosen: num_experts_per_tok,
+            width: intermediate_size,
+            shared_width: None,
+            layers: layers.to_vec(),
+        }
     }
 }
 

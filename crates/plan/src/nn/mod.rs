@@ -10,6 +10,7 @@ mod linear8bit;
 mod lora;
 mod norm;
 mod rotary;
+pub(crate) mod te;
 
 pub(crate) use conv1d::Conv1d;
 pub(crate) use embedding::Embedding;
@@ -23,6 +24,7 @@ pub(crate) use rotary::{
 };
 
 use crate::options::{Experts, Frozen, Lora, LoraTargets, Options, Quantize};
+use crate::parallel::Stack;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::tensor::{Split, TensorParallel};
 use crate::torch::autograd::{Edge, Leaf};
@@ -50,6 +52,8 @@ pub(crate) struct Parameter {
     pub(crate) id: u32,
     /// How many numbers it stands for: more than it has elements where it is packed or shared out.
     elements: u64,
+    /// Whether it is an expert's, whose copies lie on other ranks than those of the rest (Megatron).
+    pub(crate) of_expert: bool,
     /// Among whom it is spread.
     pub(crate) spread: Spread,
     /// Whether it is a DTensor that every rank has whole.
@@ -114,6 +118,8 @@ pub(crate) struct Builder {
     grad_dtype: Option<Dtype>,
     /// The type that parameters are gathered in, where it is another than they are kept in.
     gathered: Option<Dtype>,
+    /// Whether all gradients are, of whatever type.
+    all_buffered: bool,
     /// The type that weights are loaded in, where they are cast once they are there.
     loaded: Option<Dtype>,
     /// Weights as they were loaded, each with what it is cast to.
@@ -147,6 +153,7 @@ impl Builder {
             frozen: options.freeze.clone(),
             grad_dtype: options.grad_dtype.filter(|_| !options.is_deepspeed()),
             gathered: options.gathered(),
+            all_buffered: options.stack == Stack::Megatron,
             loaded: options.prepare_for_kbit.then(|| options.loaded()).filter(|dtype| dtype.is_half()),
             to_cast: Vec::new(),
             experts: options.experts,
@@ -266,6 +273,20 @@ impl Builder {
         self.tensor?.split(&self.torch.tape.borrow().path(module))
     }
 
+    /// The last parameter is this rank's part of one of so many numbers.
+    pub(crate) fn is_part_of(&mut self, elements: u64) {
+        if let Some(parameter) = self.parameters.last_mut() {
+            parameter.elements = elements;
+        }
+    }
+
+    /// The last parameter is an expert's.
+    pub(crate) fn is_an_experts(&mut self) {
+        if let Some(parameter) = self.parameters.last_mut() {
+            parameter.of_expert = true;
+        }
+    }
+
     /// The same, in a type of its own.
     pub(crate) fn parameter_of(
         &mut self,
@@ -336,7 +357,7 @@ impl Builder {
         let kind = (Category::Parameter, None);
         let used = self.gathered.filter(|_| dtype.is_float()).unwrap_or(dtype);
         let mut tensor = self.torch.place(Layout::contiguous(sizes), used, kind, module, role);
-        let is_buffered = self.grad_dtype.is_some_and(|grads| grads != dtype);
+        let is_buffered = self.grad_dtype.is_some_and(|grads| grads != dtype || self.all_buffered);
         let leaf = trained.then(|| Leaf::new(Some(id), is_buffered));
         if let Some(leaf) = &leaf {
             tensor = tensor.with_edge(Some(Edge::leaf(leaf.clone(), module)));
@@ -352,6 +373,7 @@ impl Builder {
             spread: Spread::None,
             is_replicated: false,
             parts_of_gradient: None,
+            of_expert: false,
         });
         tensor
     }

@@ -22,6 +22,10 @@ pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter], implementation: 
             }
             passes(torch, parameters, FUSED);
         }
+        OptimizerImpl::MultiTensor => {
+            torch.launch("multi_tensor_adam");
+            passes(torch, parameters, FUSED);
+        }
         OptimizerImpl::Foreach => {
             // the name that the loop binds again for each list holds what it held until then
             let mut _root = Vec::new();

@@ -19,6 +19,7 @@ pub(super) fn step(torch: &Torch, parameters: &[Parameter], implementation: Opti
         OptimizerImpl::Fused => "_fused_sgd_",
         OptimizerImpl::Foreach => "_foreach_add_.List",
         OptimizerImpl::ForLoop => "add_.Tensor",
+        OptimizerImpl::MultiTensor => "multi_tensor_sgd",
     });
     // parameter and gradient in, parameter out; a buffer is scaled and added to before, or in and out of the fused kernel
     let times = match (momentum, implementation) {

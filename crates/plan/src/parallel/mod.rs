@@ -8,6 +8,7 @@ mod check;
 mod communicators;
 pub(crate) mod data;
 pub(crate) mod experts;
+pub(crate) mod megatron;
 mod mesh;
 mod notes;
 mod ranks;
@@ -48,6 +49,8 @@ pub struct Parallel {
     pub last_stage_layers: Option<u32>,
     /// Ranks that share out a sequence.
     pub cp: u32,
+    /// How they attend to each other's parts of it.
+    pub cp_comm: CpComm,
     /// Ranks that share out the experts of a layer.
     pub ep: u32,
     /// Ranks that share out the matrices of an expert; `tp` where it is left out.
@@ -75,6 +78,7 @@ impl Default for Parallel {
             first_stage_layers: None,
             last_stage_layers: None,
             cp: 1,
+            cp_comm: CpComm::default(),
             ep: 1,
             etp: None,
             gpus_per_node: 8,
@@ -132,6 +136,16 @@ pub enum Schedule {
     ZbH2,
     /// Both directions at once, two copies of the parameters (DeepSeek-V3).
     DualPipe,
+}
+
+/// How context parallel ranks attend to each other's parts of a sequence (`--cp-comm-type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpComm {
+    /// Keys and values go round from rank to rank.
+    #[default]
+    P2p,
+    /// Each takes some heads of the whole sequence.
+    AllToAll,
 }
 
 /// Which modules run the step.

@@ -135,7 +135,11 @@ impl Repeat {
             Some(CopiedFor::Offload(id)) => Some(CopiedFor::Offload(self.id(id, lengths)?)),
             other => other,
         };
-        Some(Stored { birth, tracked, death, copied_for, ..*stored })
+        let role = match stored.role {
+            Role::Input { name, micro_batch } => Role::Input { name, micro_batch: micro_batch + lengths },
+            role => role,
+        };
+        Some(Stored { birth, tracked, death, copied_for, role, ..*stored })
     }
 
     /// What a storage that many lengths later means by this storage.

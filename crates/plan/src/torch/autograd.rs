@@ -216,23 +216,29 @@ pub(crate) fn backward_from(root: &Edge, grad: &Tensor) {
 fn walk(torch: &Rc<Torch>, root: &Edge, grad: impl FnOnce() -> Tensor) {
     torch.in_backward.set(true);
     torch.without_grad(|| {
-        count_dependencies(&root.node);
-        let mut ready = BinaryHeap::new();
         let first = grad(); // held by the caller until backward returns
-        deliver(root, first.clone());
-        ready.push(Ready(root.node.clone()));
-        while let Some(Ready(node)) = ready.pop() {
-            if !node.is_leaf() {
-                torch.comes_back_to(node.sequence);
-            }
-            torch.inside(node.module, || {
-                torch.note_running(node.sequence);
-                run(&node, &mut ready);
-            });
-        }
+        backward_within(root, first.clone());
     });
     torch.comes_out();
     torch.in_backward.set(false);
+}
+
+/// The same from within a backward formula.
+pub(crate) fn backward_within(root: &Edge, grad: Tensor) {
+    let torch = grad.torch().clone();
+    count_dependencies(&root.node);
+    let mut ready = BinaryHeap::new();
+    deliver(root, grad);
+    ready.push(Ready(root.node.clone()));
+    while let Some(Ready(node)) = ready.pop() {
+        if !node.is_leaf() {
+            torch.comes_back_to(node.sequence);
+        }
+        torch.inside(node.module, || {
+            torch.note_running(node.sequence);
+            run(&node, &mut ready);
+        });
+    }
 }
 
 /// A node that may run; later nodes are greater.

@@ -210,6 +210,8 @@ pub(crate) enum Collective {
     AllReduce,
     /// Each has a part for each.
     AllToAll,
+    /// Each has a whole, which goes to one other.
+    Send,
 }
 
 impl Collective {
@@ -220,6 +222,8 @@ impl Collective {
         match self {
             Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => to_all_others,
             Collective::AllReduce => to_all_others.saturating_mul(2),
+            Collective::Send if ranks > 1 => bytes,
+            Collective::Send => 0,
         }
     }
 }
@@ -256,7 +260,11 @@ mod tests {
         assert_eq!(sent(Collective::AllGather), 700);
         assert_eq!(sent(Collective::ReduceScatter), 700);
         assert_eq!(sent(Collective::AllReduce), 1400);
-        for what in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
+        assert_eq!(sent(Collective::AllToAll), 700);
+        assert_eq!(sent(Collective::Send), 800);
+        for what in
+            [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce, Collective::Send]
+        {
             assert_eq!(what.sent(800, 1), 0, "a rank alone sends nothing");
         }
     }

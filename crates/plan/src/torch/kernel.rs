@@ -26,12 +26,12 @@ impl Torch {
         if self.halted.get() || has.replace(true) {
             return;
         }
-        self.note(|facts| facts.layouts.push(Layout::contiguous(&[self.cublas_workspace])));
+        self.note(|facts| facts.layouts.push(Layout::contiguous(&[self.cublas_workspace.get()])));
         let mut tape = self.tape.borrow_mut();
         let birth = tape.now();
         let (category, detail) = KERNEL;
         tape.bear(Stored {
-            bytes: rounded(self.cublas_workspace),
+            bytes: rounded(self.cublas_workspace.get()),
             birth,
             tracked: NEVER,
             death: NEVER,
@@ -51,7 +51,18 @@ impl Torch {
 pub(crate) fn cublas_workspace(capability: Option<(u8, u8)>) -> u64 {
     match capability {
         Some((9 | 10 | 12, _)) => 32 << 20,
-        _ => (2 * 4096 + 8 * 16) << 10,
+        _ => SMALL_WORKSPACE,
+    }
+}
+
+/// `:4096:2:16:8`, in KiB.
+const SMALL_WORKSPACE: u64 = (2 * 4096 + 8 * 16) << 10;
+
+/// The same of torch 2.10, which does not give Blackwell more (pytorch PR 175344 does, of February 2026).
+pub(crate) fn cublas_workspace_of_torch_2_10(capability: Option<(u8, u8)>) -> u64 {
+    match capability {
+        Some((9, _)) => cublas_workspace(capability),
+        _ => SMALL_WORKSPACE,
     }
 }
 

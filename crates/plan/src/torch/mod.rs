@@ -17,6 +17,7 @@ pub(crate) mod kernel;
 mod layout;
 pub(crate) mod offload;
 pub(crate) mod ops;
+pub(crate) mod reentrant;
 pub(crate) mod tape;
 mod tensor;
 pub(crate) mod trail;
@@ -54,7 +55,7 @@ pub(crate) struct Torch {
     /// Whether autograd's thread runs, not the loop's.
     in_backward: Cell<bool>,
     /// What cuBLAS gets as a workspace, and whether it has it: in the loop's thread, in autograd's.
-    cublas_workspace: u64,
+    pub(crate) cublas_workspace: Cell<u64>,
     cublas: (Cell<bool>, Cell<bool>),
     /// Leaves that are no parameters, made in this forward pass. The graph keeps them as long as its output lives.
     pub(crate) leaves: RefCell<Vec<(Tensor, Rc<Leaf>)>>,
@@ -92,7 +93,7 @@ impl Torch {
             halted: Cell::new(false),
             autocast: RefCell::new(None),
             in_backward: Cell::new(false),
-            cublas_workspace: kernel::cublas_workspace(capability),
+            cublas_workspace: Cell::new(kernel::cublas_workspace(capability)),
             cublas: (Cell::new(false), Cell::new(false)),
             leaves: RefCell::new(Vec::new()),
             contexts: RefCell::new(Vec::new()),

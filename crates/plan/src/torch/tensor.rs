@@ -125,6 +125,11 @@ impl Tensor {
         self.relabel(|stored| stored.tracked = stored.tracked.min(next));
     }
 
+    /// What is in it is copied into a buffer, and its own storage goes, whoever holds a handle.
+    pub(crate) fn moves_into_a_buffer(&self) {
+        self.torch().tape.borrow_mut().bury(self.storage.id);
+    }
+
     /// Renames what the storage is.
     pub(crate) fn relabel(&self, label: impl FnOnce(&mut Stored)) {
         if let Some(stored) = self.torch().tape.borrow_mut().get_mut(self.storage.id) {

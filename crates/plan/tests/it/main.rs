@@ -4,6 +4,7 @@
 
 mod flops;
 mod measured;
+mod megatron;
 mod offload;
 mod ops;
 mod pipeline;

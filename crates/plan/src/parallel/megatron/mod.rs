@@ -1,0 +1,10 @@
+//! What Megatron-Core wraps around a model: `DistributedDataParallel` with its contiguous gradients, and the optimizers that step
+//! what lies in them. What it does not do is refused in [`check`].
+
+mod buffer;
+mod check;
+mod notes;
+
+pub(crate) use buffer::Buffer;
+pub(crate) use check::check;
+pub(crate) use notes::{NOT_COUNTED, assumptions};

@@ -1,0 +1,262 @@
+//! Megatron's modules by pencil: what a layer keeps for backward, what ranks share out, what stays for good.
+
+use peakledger_core::Category;
+use peakledger_input::Source;
+use peakledger_plan::config::Architecture;
+use peakledger_plan::options::*;
+use peakledger_plan::parallel::{CpComm, Parallel, Sharding, Stack};
+use peakledger_plan::{Dtype, Plan, plan};
+use serde_json::json;
+
+/// Sizes that no allocation has to be rounded up for: h 512, 4 heads and 2 key heads of 128, f 1024, 256 tokens.
+fn tiny(layers: u32) -> Architecture {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024,
+        "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
+        "max_position_embeddings": 4096, "tie_word_embeddings": false
+    });
+    Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
+}
+
+fn megatron(parallel: Parallel) -> Options {
+    Options {
+        seq_len: Some(256),
+        precision: Precision::Bf16,
+        grad_dtype: Some(Dtype::F32),
+        master_weights: Some(Dtype::F32),
+        stack: Stack::Megatron,
+        parallel,
+        ..Options::default()
+    }
+}
+
+fn planned(layers: u32, options: Options) -> Plan {
+    plan(tiny(layers), options).unwrap()
+}
+
+/// What one more layer keeps from forward to backward: the difference of activations at the end of forward.
+fn kept_by_a_layer(options: &Options) -> u64 {
+    let at_end = |layers: u32| {
+        let plan = planned(layers, options.clone());
+        let end = |phase| plan.steady.phases.iter().find(|it| it.phase == phase).unwrap().end.get();
+        end(peakledger_core::Phase::Forward) - static_bytes(&plan)
+    };
+    at_end(3) - at_end(2)
+}
+
+/// What is there before the first micro-batch.
+fn static_bytes(plan: &Plan) -> u64 {
+    let load = plan.steady.phases.first().unwrap();
+    load.end.get()
+}
+
+const KIB: u64 = 1024;
+
+/// Of 256 tokens, in KiB: norm's input and output 256 each and its factors 1; queries 256, keys and values 128 each, the
+/// attended 256, log-sums 4, the generator's state half a KiB; the second norm as the first; gate and up 1024, their
+/// product 512.
+const ALONE: u64 = (256 + 256 + 1) + (256 + 128 + 128 + 256 + 4) + (256 + 256 + 1) + (1024 + 512);
+
+#[test]
+fn a_layer_keeps_what_its_functions_save() {
+    assert_eq!(kept_by_a_layer(&megatron(Parallel::default())), ALONE * KIB + 512);
+}
+
+/// Korthikanti et al. (arXiv 2205.05198) §4.2: with sequence parallelism all of it is divided.
+#[test]
+fn with_sequence_parallel_all_of_it_is_divided() {
+    let parallel = Parallel { tp: 2, sp: true, ..Parallel::default() };
+    assert_eq!(kept_by_a_layer(&megatron(parallel)), ALONE * KIB / 2 + 512);
+}
+
+/// §4.1: without it the norms are not.
+#[test]
+fn without_it_the_norms_are_whole_on_every_rank() {
+    let parallel = Parallel { tp: 2, ..Parallel::default() };
+    let norms = 2 * (256 + 256 + 1);
+    assert_eq!(kept_by_a_layer(&megatron(parallel)), (norms + (ALONE - norms) / 2) * KIB + 512);
+}
+
+/// By all-to-all a rank saves the heads that it attends with, and the attended states a second time, in the order of its
+/// part of the sequence, for the projection (Transformer Engine from 2.8 on).
+#[test]
+fn context_parallel_keeps_the_attended_states_twice() {
+    let parallel = Parallel { cp: 2, cp_comm: CpComm::AllToAll, ..Parallel::default() };
+    assert_eq!(kept_by_a_layer(&megatron(parallel)), (ALONE / 2 + 128) * KIB + 512);
+}
+
+/// Around a ring, what a rank saves of attention is as much as alone, of its tokens, and the generator's state of each step.
+#[test]
+fn around_a_ring_a_rank_keeps_its_tokens_share() {
+    for rank in [0, 1] {
+        let parallel = Parallel { cp: 2, rank, ..Parallel::default() };
+        assert_eq!(kept_by_a_layer(&megatron(parallel)), ALONE / 2 * KIB + 2 * 512, "rank {rank}");
+    }
+}
+
+/// 34 · tokens · h for llama-8b, whose heads are as wide as the model and f = 3.5 h: `reference/planner-facts.md` has the
+/// same of another planner of this stack. Beside them, 4 bytes a token for each norm and head.
+#[test]
+fn llama_8b_keeps_34_bytes_a_token_and_width() {
+    let (hidden, heads, tokens) = (4096, 32, 256);
+    let config = |layers: u32| {
+        let config = json!({
+            "model_type": "llama", "vocab_size": 1024, "hidden_size": hidden, "intermediate_size": 14336,
+            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 8,
+            "max_position_embeddings": 4096, "tie_word_embeddings": false
+        });
+        Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
+    };
+    let kept = |layers: u32| {
+        let plan = plan(config(layers), megatron(Parallel::default())).unwrap();
+        let end =
+            plan.steady.phases.iter().find(|it| it.phase == peakledger_core::Phase::Forward).unwrap().end;
+        end.get() - static_bytes(&plan)
+    };
+    assert_eq!(kept(2) - kept(1), 34 * tokens * hidden + tokens * 4 * (2 + heads) + 512);
+}
+
+/// A full checkpoint keeps the layer's input alone: two bytes a number.
+#[test]
+fn a_full_checkpoint_keeps_the_input() {
+    let options = Options { recompute: Recompute::Full, ..megatron(Parallel::default()) };
+    assert_eq!(kept_by_a_layer(&options), 256 * KIB);
+    let parallel = Parallel { tp: 2, sp: true, ..Parallel::default() };
+    let options = Options { recompute: Recompute::Full, ..megatron(parallel) };
+    assert_eq!(kept_by_a_layer(&options), 128 * KIB);
+}
+
+/// The attention computed again keeps its inputs, not its log-sums. The values among them are a view of queries, keys and
+/// values as the projection put them out, 512 KiB, all of which so stay.
+#[test]
+fn selective_recompute_keeps_no_log_sums() {
+    let options = Options { recompute: Recompute::Selective, ..megatron(Parallel::default()) };
+    assert_eq!(kept_by_a_layer(&options), (ALONE - 4 - 128 + 512) * KIB);
+}
+
+/// 6 bytes a parameter, and 12 that data parallel ranks share out.
+#[test]
+fn the_distributed_optimizer_shares_out_twelve_bytes() {
+    let of = |parallel: Parallel| {
+        let plan = planned(2, megatron(parallel));
+        let phase = plan.steady.phases.first().unwrap();
+        let bytes = |category| phase.by_category.get(category).get();
+        [Category::Parameter, Category::Gradient, Category::MasterWeight, Category::OptimizerState].map(bytes)
+    };
+    // embedding and head 1024 × 512 each, a layer (512 × 1024 + 512 × 512 + 3 × 512 × 1024) + 2 × 512, the last norm
+    let numbers = 2 * 1024 * 512 + 2 * (512 * 1024 + 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512;
+    let inv_freq = 512; // 64 angles in fp32, rounded up
+    let sharded = |dp| Parallel { dp: Some(dp), sharding: Sharding::Zero1, ..Parallel::default() };
+    assert_eq!(of(sharded(1)), [2 * numbers + inv_freq, 4 * numbers, 4 * numbers, 8 * numbers]);
+    assert_eq!(of(sharded(2)), [2 * numbers + inv_freq, 4 * numbers, 2 * numbers, 4 * numbers]);
+    let replicated = Parallel { dp: Some(2), ..Parallel::default() };
+    assert_eq!(of(replicated), [2 * numbers + inv_freq, 4 * numbers, 4 * numbers, 8 * numbers]);
+}
+
+/// A dummy gradient for each shape of weight, whatever the number of layers, two workspaces of torch and one of Transformer
+/// Engine, rotary angles: what a step leaves behind.
+#[test]
+fn what_stays_does_not_grow_with_layers() {
+    let stays = |layers: u32| {
+        let plan = planned(layers, megatron(Parallel::default()));
+        let phase = plan.steady.phases.first().unwrap();
+        let bytes = |category| phase.by_category.get(category).get();
+        (bytes(Category::Workspace), bytes(Category::Activation))
+    };
+    let (h, f, v) = (512, 1024, 1024);
+    let dummies = 2 * (1024 * h + h * h + 2 * f * h + f * h);
+    let head = 2 * v * h; // of the shape of another: qkv's
+    assert_eq!(head, 2 * 1024 * h);
+    let workspace = (32 << 20) + 1024;
+    let angles = 256 * 128 * 4;
+    assert_eq!(stays(1), (dummies + workspace, angles));
+    assert_eq!(stays(4), stays(1));
+}
+
+/// With the fused loss the logits become their gradient; without it, their copy in fp32 does, and goes back to bf16 beside it.
+#[test]
+fn logits_of_the_fused_loss_are_there_once() {
+    let peak = |fused_loss| {
+        let options = Options { fused_loss, seq_len: Some(4096), ..megatron(Parallel::default()) };
+        let plan = planned(1, options);
+        let loss = plan.steady.phases.iter().find(|it| it.phase == peakledger_core::Phase::Loss).unwrap();
+        loss.peak.get()
+    };
+    let logits = 4096 * 1024;
+    let difference = peak(false) - peak(true);
+    // fp32 beside bf16, less what the fused kernel's statistics take, and some numbers a token
+    assert!(difference.abs_diff(4 * logits) < 64 * 4096, "{difference}");
+}
+
+/// The same with 4 experts in place of an MLP, 2 for each token.
+fn experts(layers: u32) -> Architecture {
+    let config = json!({
+        "model_type": "mixtral", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024,
+        "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 4096,
+        "tie_word_embeddings": false
+    });
+    Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
+}
+
+/// However experts are spread, a rank has 512 rows of 256 tokens: sorted 512 KiB, gate and up 2048, their product 1024, a
+/// weight each 1. The norm before them keeps its input, its factors and its output, which the router reads; the router what it
+/// chose (4) and its probabilities (2), the permutation a mask (1) and the places (4).
+#[test]
+fn a_layer_of_experts_keeps_the_same_however_they_are_spread() {
+    let attention = (256 + 256 + 1) + (256 + 128 + 128 + 256 + 4);
+    let kept = attention + (256 + 1 + 256) + (4 + 2 + 1 + 4) + (512 + 2048 + 1024 + 1);
+    for ep in [1, 2, 4] {
+        let options = megatron(Parallel { dp: Some(4), ep, ..Parallel::default() });
+        let at_end = |layers: u32| {
+            let plan = plan(experts(layers), options.clone()).unwrap();
+            let end = |phase| plan.steady.phases.iter().find(|it| it.phase == phase).unwrap().end.get();
+            end(peakledger_core::Phase::Forward) - static_bytes(&plan)
+        };
+        assert_eq!(at_end(3) - at_end(2), kept * KIB + 512, "ep {ep}");
+    }
+}
+
+/// The experts of 4 ranks: those of a rank are shared out among the ranks that have the same.
+#[test]
+fn experts_are_shared_out_among_ranks_of_their_own() {
+    let of = |ep: u32| {
+        let parallel = Parallel { dp: Some(4), ep, sharding: Sharding::Zero1, ..Parallel::default() };
+        let plan = plan(experts(1), megatron(parallel)).unwrap();
+        let phase = plan.steady.phases.first().unwrap();
+        let bytes = |category| phase.by_category.get(category).get();
+        [Category::Parameter, Category::Gradient, Category::MasterWeight].map(bytes)
+    };
+    let others = 2 * 1024 * 512 + (512 * 1024 + 512 * 512 + 4 * 512) + 2 * 512 + 512;
+    let experts = 4 * 3 * 512 * 1024;
+    let inv_freq = 512;
+    assert_eq!(of(1), [2 * (others + experts) + inv_freq, 4 * (others + experts), others + experts]);
+    // two of four experts, shared out between two ranks: a quarter all the same
+    let half = experts / 2;
+    assert_eq!(of(2), [2 * (others + half) + inv_freq, 4 * (others + half), others + experts]);
+}
+
+#[test]
+fn what_cannot_be_is_said_with_its_numbers() {
+    let refused = |options: Options| plan(tiny(1), options).unwrap_err().to_string();
+    let said = refused(megatron(Parallel { tp: 3, ..Parallel::default() }));
+    assert!(said.contains("4 query heads are no multiple of tp 3"), "{said}");
+    let said = refused(megatron(Parallel { tp: 4, ..Parallel::default() }));
+    assert!(said.contains("2 key and value heads are no multiple of tp 4"), "{said}");
+    let said = refused(megatron(Parallel { sharding: Sharding::Zero3, ..Parallel::default() }));
+    assert!(said.contains("its distributed optimizer is stage 1"), "{said}");
+    let said = refused(Options { precision: Precision::Bf16Mixed, ..megatron(Parallel::default()) });
+    assert!(said.contains("have that type already"), "{said}");
+    let plain = Options { grad_dtype: None, master_weights: None, ..megatron(Parallel::default()) };
+    assert!(refused(plain.clone()).contains("main_grad is planned in fp32"));
+    let said = refused(Options { precision: Precision::Fp32, ..plain });
+    assert!(said.contains("bf16 or fp16"), "{said}");
+    let said = refused(megatron(Parallel { sp: true, ..Parallel::default() }));
+    assert!(said.contains("there is one"), "{said}");
+    let said = plan(experts(1), megatron(Parallel { tp: 2, ..Parallel::default() })).unwrap_err().to_string();
+    assert!(said.contains("sequence parallel alone"), "{said}");
+    let said = refused(megatron(Parallel { dp: Some(2), ep: 2, ..Parallel::default() }));
+    assert!(said.contains("no experts to spread"), "{said}");
+    let odd = Parallel { cp: 3, cp_comm: CpComm::AllToAll, ..Parallel::default() };
+    assert!(refused(megatron(odd)).contains("256 tokens are no multiple of 2 × cp 3 = 6"));
+}
