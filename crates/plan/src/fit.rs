@@ -196,10 +196,15 @@ const PLANNED: u32 = 3;
 
 /// A step of the rank that needs most, planned with few of its micro-batches. What the others add is known: their batches,
 /// which are on the device all the time, and what the second costs.
-struct Short(Plan);
+pub(crate) struct Short(Plan);
 
 impl Short {
-    fn of(
+    /// The plan of those micro-batches.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.0
+    }
+
+    pub(crate) fn of(
         architecture: &Architecture,
         options: Options,
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),

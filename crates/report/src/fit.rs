@@ -5,7 +5,10 @@ use crate::figures::{added_time, signed_seconds, spare_or_short};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, assumptions_in_markdown, grouped};
 use crate::table::{Cell, Column, Table, clip, entry, prose};
-use crate::{Look, Origins, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json};
+use crate::trade::{Judgement, Offloaded, front};
+use crate::{
+    Look, OffloadRule, Origins, PlannedOom, Report, Reservation, csv_table, markdown, verdict, write_json,
+};
 use anstyle::Style;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Fit, Largest, Limit, Plan, TheoreticalTime};
@@ -33,6 +36,10 @@ pub struct FitReport<'a> {
     pub rows: &'a [FitRow],
     /// What could not be planned: a name, and why.
     pub left_out: &'a [(String, String)],
+    /// The fewest GPUs that share the step out so that it fits, where it is shared out.
+    pub fewest_gpus: Option<u32>,
+    /// When an offload is worth it.
+    pub offload_rule: OffloadRule,
     /// Where the options came from, if configs were read.
     pub origins: Option<&'a Origins>,
 }
@@ -58,6 +65,10 @@ struct Line<'a> {
     same_training: bool,
     /// How much longer it takes than the step as given, in picoseconds, where the card's rates are known.
     added: Option<i128>,
+    /// Whether it is worth its copies, where it moves more to the host than the step as given does.
+    offload: Option<Offloaded>,
+    /// Whether no other line takes no more memory and no more time.
+    is_on_front: bool,
 }
 
 impl Line<'_> {
@@ -102,28 +113,56 @@ fn at_most(largest: Largest, one: &str, many: &str) -> String {
 /// What is said of an order.
 const CHEAPEST_FIRST: &str = ", those first that cost the least time in theory";
 
+/// What is said of the front.
+const PARETO: &str = "memory against time: no other of these takes no more of both";
+
 /// What is said of every largest amount.
 const NEXT_TO_NOTHING: &str =
     "at the largest batch or length next to nothing is to spare, also for what is not counted";
 
 impl FitReport<'_> {
     fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        let given = Line { name: AS_GIVEN, options: "", fit: self.fit, same_training: true, added: None };
+        let given = Line {
+            name: AS_GIVEN,
+            options: "",
+            fit: self.fit,
+            same_training: true,
+            added: None,
+            offload: None,
+            is_on_front: false,
+        };
         let changed = self.rows.iter().map(|row| Line {
             name: &row.name,
             options: &row.options,
             fit: &row.fit,
             same_training: row.fit.trains_as(self.fit),
             added: self.added(row),
+            offload: self.offload_rule.judge(
+                &row.fit,
+                self.fit,
+                self.time(&row.fit).zip(self.time(self.fit)),
+            ),
+            is_on_front: false,
         });
-        std::iter::once(given).chain(changed)
+        let mut lines: Vec<Line<'_>> = std::iter::once(given).chain(changed).collect();
+        let known = self.time(self.fit).map(|_| 0);
+        let trade = |line: &Line<'_>| {
+            let added = if line.name == AS_GIVEN { known } else { line.added };
+            Some((line.fit.verdict.needed.get(), added?))
+        };
+        let front = front(&lines.iter().map(trade).collect::<Vec<_>>());
+        lines.iter_mut().zip(front).for_each(|(line, is_on_front)| line.is_on_front = is_on_front);
+        lines.into_iter()
+    }
+
+    /// The least time of a step, where the card's rates are known.
+    fn time(&self, fit: &Fit) -> Option<TheoreticalTime> {
+        TheoreticalTime::of(&fit.costs, self.card.speeds.as_ref()?)
     }
 
     /// How much longer a changed step takes than the step as given.
     fn added(&self, row: &FitRow) -> Option<i128> {
-        let speeds = self.card.speeds.as_ref()?;
-        let time = |fit: &Fit| Some(TheoreticalTime::of(&fit.costs, speeds)?.step);
-        Some(time(&row.fit)?.minus(time(self.fit)?))
+        Some(self.time(&row.fit)?.step.minus(self.time(self.fit)?.step))
     }
 
     fn verdict_line(&self) -> String {
@@ -216,6 +255,46 @@ impl FitReport<'_> {
         table
     }
 
+    /// Memory against time: the lines that no other one beats, in the order of their time.
+    fn trades(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let mut best: Vec<Line<'_>> = self.lines().filter(|line| line.is_on_front).collect();
+        if best.len() > 1 {
+            best.sort_by_key(|line| line.added.unwrap_or_default());
+            writeln!(out)?;
+            prose(out, look, look.bold(), PARETO)?;
+            let mut table = Table::new(vec![
+                Column::left("").cut(),
+                Column::right("takes"),
+                Column::right("theoretical cost"),
+                Column::left("fits"),
+            ]);
+            for line in &best {
+                table.row(vec![
+                    Cell::plain(look.name(line.name)),
+                    Cell::plain(line.fit.verdict.needed.to_string()),
+                    Cell::plain(line.added()),
+                    Cell::styled(line.answer(), look.verdict(line.fit.verdict.fits())),
+                ]);
+            }
+            table.write(out, look)?;
+        }
+        let judged: Vec<String> = self.judged_lines().collect();
+        if !judged.is_empty() {
+            writeln!(out)?;
+        }
+        judged.iter().try_for_each(|line| prose(out, look, Style::new(), &look.text(line)))
+    }
+
+    /// What the rule says of each offload.
+    fn judged_lines(&self) -> impl Iterator<Item = String> {
+        self.lines().filter_map(|line| Some(format!("{}: {}", line.name, line.offload?.sentence())))
+    }
+
+    /// `fewest GPUs at these options: 12`.
+    fn fewest_line(&self) -> Option<String> {
+        self.fewest_gpus.map(|gpus| format!("fewest GPUs with these options: {gpus}"))
+    }
+
     /// What the rows change, those apart that change more than memory.
     fn changes(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let name = |line: &Line<'_>| clip(&look.name(line.name), look.width / 2, look);
@@ -257,7 +336,7 @@ impl Report for FitReport<'_> {
         if let Some((line, fits)) = self.way_out(look, |name| look.name(name).into_owned()) {
             text(out, look.verdict(fits), &line)?;
         }
-        for line in self.largest_lines() {
+        for line in self.largest_lines().into_iter().chain(self.fewest_line()) {
             text(out, look.bold(), &line)?;
         }
         let parameters = grouped(self.plan.parameters);
@@ -266,6 +345,7 @@ impl Report for FitReport<'_> {
         assumptions(self.plan, self.origins, out, look)?;
         writeln!(out)?;
         self.amounts(look).write(out, look)?;
+        self.trades(out, look)?;
         self.changes(out, look)?;
         writeln!(out)?;
         for line in self.left_out_lines() {
@@ -295,6 +375,8 @@ impl Report for FitReport<'_> {
             "largest_seq_len",
             "seq_len_limited_by",
             "added_theoretical_seconds",
+            "pareto",
+            "offload",
         ];
         let number = |amount: Option<u64>| amount.map(|amount| amount.to_string()).unwrap_or_default();
         let row = |line: Line<'_>| {
@@ -311,6 +393,8 @@ impl Report for FitReport<'_> {
                 number(fit.length.amount),
                 fit.length.limit.as_str().to_owned(),
                 line.added.map(|added| signed_seconds(added).to_string()).unwrap_or_default(),
+                line.is_on_front.to_string(),
+                line.offload.map(|offload| offload.judgement.as_str().to_owned()).unwrap_or_default(),
             ]
         };
         csv_table::write(out, look, &titles, self.lines().map(row))
@@ -321,7 +405,7 @@ impl Report for FitReport<'_> {
         if let Some((line, _)) = self.way_out(look, markdown::escaped) {
             writeln!(out, "{line}\n")?;
         }
-        for line in self.largest_lines() {
+        for line in self.largest_lines().into_iter().chain(self.fewest_line()) {
             writeln!(out, "- {line}")?;
         }
         writeln!(out)?;
@@ -336,6 +420,7 @@ impl Report for FitReport<'_> {
             Figures("max batch"),
             Figures("max tokens"),
             Figures("theoretical cost"),
+            Text("pareto"),
         ];
         let row = |line: Line<'_>| {
             vec![
@@ -347,11 +432,12 @@ impl Report for FitReport<'_> {
                 amount(line.fit.micro_batch, look),
                 amount(line.fit.length, look),
                 line.added(),
+                if line.is_on_front { "yes" } else { "" }.to_owned(),
             ]
         };
         markdown::table(out, &columns, &self.lines().map(row).collect::<Vec<_>>())?;
         writeln!(out)?;
-        for line in self.left_out_lines() {
+        for line in self.judged_lines().chain(self.left_out_lines()) {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
         }
         writeln!(out, "{NEXT_TO_NOTHING}")?;
@@ -372,6 +458,8 @@ struct FitJson<'a> {
     micro_batch_size: u64,
     seq_len: u64,
     gradient_accumulation_steps: u32,
+    /// The fewest GPUs that share the step out so that it fits; null where it is not shared out, or where none do.
+    fewest_gpus: Option<u32>,
     rows: Vec<RowJson<'a>>,
     left_out: Vec<LeftOutJson<'a>>,
     not_counted: Vec<&'static str>,
@@ -394,6 +482,10 @@ struct RowJson<'a> {
     seq_len_limited_by: &'static str,
     /// How much longer a step takes than as given, by the card's peak rates; null where they are not known.
     added_theoretical_seconds: Option<f64>,
+    /// Whether no other row takes no more memory and no more time.
+    pareto: bool,
+    /// What the rule says of an offload; null where nothing more goes to the host.
+    offload: Option<Judgement>,
 }
 
 #[derive(Serialize)]
@@ -416,6 +508,8 @@ impl<'a> FitJson<'a> {
             largest_seq_len: line.fit.length.amount,
             seq_len_limited_by: line.fit.length.limit.as_str(),
             added_theoretical_seconds: line.added.map(signed_seconds),
+            pareto: line.is_on_front,
+            offload: line.offload.map(|offload| offload.judgement),
         };
         FitJson {
             model: report.name,
@@ -426,6 +520,7 @@ impl<'a> FitJson<'a> {
             micro_batch_size: report.fit.options.micro_batch_size,
             seq_len: report.fit.seq_len,
             gradient_accumulation_steps: report.fit.options.gradient_accumulation_steps,
+            fewest_gpus: report.fewest_gpus,
             rows: report.lines().map(row).collect(),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
             not_counted: report.plan.not_counted(report.reservation.is_some()),

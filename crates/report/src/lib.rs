@@ -30,6 +30,7 @@ mod show;
 mod table;
 mod timeline;
 mod trace;
+mod trade;
 mod verdict;
 
 pub use check::CheckReport;
@@ -48,6 +49,7 @@ pub use replay::{Asked, PlannedOom, ReplayReport, Replays, Reservation};
 pub use show::ShowReport;
 pub use timeline::TimelineReport;
 pub use trace::TraceReport;
+pub use trade::OffloadRule;
 
 use json::write_json;
 use std::io;

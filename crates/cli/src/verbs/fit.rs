@@ -10,12 +10,19 @@ use peakledger_allocator::Settings;
 use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
-use peakledger_plan::parallel::{Shown, plan_ranks};
-use peakledger_plan::{Fit, Plan, Verdict};
-use peakledger_report::{AS_GIVEN, FitReport, FitRow, Reservation};
+use peakledger_plan::options::{Options, Recompute};
+use peakledger_plan::parallel::{Parallel, Shown, Stack, plan_ranks};
+use peakledger_plan::{Choices, Fit, Plan, Verdict, fewest_gpus};
+use peakledger_report::{AS_GIVEN, FitReport, FitRow, OffloadRule, Reservation};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+
+/// The change that recomputes and offloads no more layers than it takes.
+const SOME_LAYERS: &str = "some layers";
+
+/// How a change that recomputes all layers begins.
+const ALL_LAYERS: &str = "--recompute full";
 
 /// Find what fits a card: the largest micro-batch or length, and which strategies buy it
 #[derive(clap::Args)]
@@ -38,6 +45,12 @@ pub(crate) struct Args {
     /// Exit with 1 if the step does not fit as it is given
     #[arg(long)]
     exit_code: bool,
+    /// An offload that saves less than this share of the device peak is rejected
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=100))]
+    offload_min_saving: u8,
+    /// An offload whose copies take longer than this share of the step's theoretical time is to be tuned
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(0..=100))]
+    offload_max_time: u8,
     /// Another way to run the step, beside the usual ones: "NAME: OPTIONS"; may be repeated
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
     candidates: Vec<String>,
@@ -115,6 +128,24 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             }
         }
     }
+    let is_asked = |name: &str| asked.iter().any(|candidate| candidate.name == name);
+    if !fit.verdict.fits() && !is_asked(SOME_LAYERS) {
+        if let Some(choices) = try_out.some_layers(&given.options)? {
+            let change = Change { name: SOME_LAYERS.to_owned(), options: choices.written() };
+            rows.push(usual(&change, false)?);
+        }
+        // where all layers recomputed make something fit, so may some of them
+        let with_all = rows.iter().filter(|row| {
+            fits(row) && row.fit.trains_as(&fit) && row.options.starts_with(ALL_LAYERS) && row.combined
+        });
+        let cheapest = with_all.min_by_key(|row| row.fit.costs.flops.total());
+        if let Some((name, options, base)) = cheapest.and_then(without_recompute)
+            && let Some(choices) = try_out.some_layers(&base)?
+        {
+            let options = format!("{} {options}", choices.written());
+            rows.push(usual(&Change { name: format!("{SOME_LAYERS} + {name}"), options }, true)?);
+        }
+    }
     rows.append(&mut others);
 
     let reservation = try_out.reservation(&given);
@@ -126,10 +157,19 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         reservation: reservation.as_ref(),
         rows: &rows,
         left_out: &left_out,
+        fewest_gpus: try_out.fewest_gpus(&given.options),
+        offload_rule: OffloadRule { least_saving: args.offload_min_saving, most_time: args.offload_max_time },
         origins: request.origins.as_ref(),
     };
     output.write(&report)?;
     Ok(if args.exit_code && !fit.verdict.fits() { Answer::No } else { Answer::Given })
+}
+
+/// What a change that recomputes all layers and more is without that: its name, its options, and those of the step.
+fn without_recompute(row: &FitRow) -> Option<(&str, &str, Options)> {
+    let (_, name) = row.name.split_once(" + ")?;
+    let options = row.options.strip_prefix(ALL_LAYERS)?.trim_start();
+    Some((name, options, Options { recompute: Recompute::None, ..row.fit.options.clone() }))
 }
 
 /// Does the same with all items, as many at once as the machine has cores, and keeps their order.
@@ -181,6 +221,23 @@ impl Trial<'_> {
     /// What the caching allocator reserves for a plan.
     fn reservation(&self, plan: &Plan) -> Option<Reservation> {
         Reservation::of(plan, self.settings, Some(self.card), None)
+    }
+
+    /// The layers to recompute and to offload with which the step fits, where it does neither yet.
+    fn some_layers(&self, options: &Options) -> Result<Option<Choices>, Problem> {
+        let is_open = options.recompute == Recompute::None && !options.offload.activations;
+        if !is_open || options.parallel != Parallel::default() || options.stack != Stack::default() {
+            return Ok(None);
+        }
+        let verdict = |plan: &Plan| self.verdict(plan);
+        Choices::cheapest(&self.architecture, options, self.card, &verdict)
+    }
+
+    /// The fewest GPUs that share out the step so that it fits.
+    fn fewest_gpus(&self, options: &Options) -> Option<u32> {
+        let needed = |plan: &Plan| Verdict::of(plan, self.card, None);
+        let fits = |plan: &Plan| needed(plan).fits() && self.verdict(plan).fits();
+        fewest_gpus(&self.architecture, options, &fits, &needed)
     }
 
     fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {

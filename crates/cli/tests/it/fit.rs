@@ -98,24 +98,24 @@ fn a_table_where_it_fits_on_forty_columns() {
     fits: 713.90 MiB to spare on 1GiB (24.00
     MiB reserved and 286.10 MiB of CUDA
     context, of 1.00 GiB)
-    largest micro-batch at 128 tokens: 262
+    largest micro-batch at 128 tokens: 315
     sequences
     longest sequence at a micro-batch of 1:
     128 tokens, the model's limit
     config.json: 218,432 parameters
 
                    fits max batch max tokens
-    as given       yes        262    all 128
+    as given       yes        315    all 128
     recompute      yes        360    all 128
-    fused          yes        262    all 128
-    offload        yes        278    all 128
-    offlo...imizer yes        262    all 128
-    offlo...meters yes        262    all 128
+    fused          yes        315    all 128
+    offload        yes        294    all 128
+    offlo...imizer yes        315    all 128
+    offlo...meters yes        315    all 128
     fused-loss     yes        768    all 128
     QLoRA          yes        256    all 128
     bf16           yes        245    all 128
-    adamw-8bit     yes        262    all 128
-    adafactor      yes        262    all 128
+    adamw-8bit     yes        315    all 128
+    adafactor      yes        315    all 128
 
     these keep the training as it is, up to
     rounding
@@ -146,34 +146,34 @@ fn a_table_where_it_fits_on_forty_columns() {
 #[test]
 fn a_model_of_the_catalogue() {
     assert_snapshot!(Bench::new().answer("fit llama-3.1-8b --gpu rtx-4090 --format csv"), @r#"
-    name,options,same_training,device_peak_bytes,fits,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds
-    as given,,true,160622298112,false,-155134829312,,card,,card,
-    recompute,--recompute full,true,160622298112,false,-141553672960,,card,,card,0.228319006052
-    fused,--optimizer-impl fused,true,130474323456,false,-126896677632,,card,,card,-0.414259508826
-    offload,--offload activations,true,160622298112,false,-141247488768,,card,,card,1.929337898834
-    offload-optimizer,--offload optimizer,true,66232084480,false,-64611263232,,card,,card,1.401611198774
-    offload-parameters,--offload parameters,true,38313748480,false,-19002401536,,card,256,card,2.347254076762
-    fused-loss,--fused-loss,true,160622298112,false,-157060014848,,card,,card,0.090716357087
-    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-41202852608,,card,,card,-0.766996378884
-    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-8564876032,,card,1329,card,-0.664739413805
-    bf16,--precision bf16,false,80319685632,false,-59643110144,,card,,card,-0.448273188572
-    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,-71152280320,,card,,card,-0.509857857016
-    adafactor,--optimizer adafactor,false,66440261120,false,-66727289600,,card,,card,-0.159121523764
-    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-112608781056,,card,,card,-0.185940502773
-    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,-141408969472,,card,,card,0.319035363139
-    recompute + offload,--recompute full --offload activations,true,160622298112,false,-140580594432,,card,,card,0.29644341799
-    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,-50826683136,,card,,card,1.629930204826
-    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,-64367993600,,card,,card,1.492327555861
-    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-14954898176,,card,,card,-0.441021499518
-    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,9288178944,2,card,5734,card,-0.307469534057
-    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-56635794176,,card,,card,-0.27168445198
-    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,-60010111744,,card,,card,-0.281538850964
-    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,-52942709504,,card,,card,0.069197482288
-    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,-16292881152,,card,662,card,-0.782110841322
-    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,-7075898112,,card,1535,card,-0.764255922211
-    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-46267474688,,card,,card,-0.655402942985
-    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,-27000939264,,card,,card,-0.687269059048
-    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-19170173696,,card,,card,-0.527833950453
+    name,options,same_training,device_peak_bytes,fits,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds,pareto,offload
+    as given,,true,160622298112,false,-155134829312,,card,,card,,false,
+    recompute,--recompute full,true,160622298112,false,-141553672960,,card,,card,0.228319006052,false,
+    fused,--optimizer-impl fused,true,130474323456,false,-126896677632,,card,,card,-0.414259508826,false,
+    offload,--offload activations,true,160622298112,false,-141247488768,,card,,card,1.929337898834,false,reject
+    offload-optimizer,--offload optimizer,true,66232084480,false,-64611263232,,card,,card,1.401611198774,false,tune
+    offload-parameters,--offload parameters,true,38313748480,false,-19002401536,,card,256,card,2.347254076762,false,tune
+    fused-loss,--fused-loss,true,160622298112,false,-157060014848,,card,,card,0.090716357087,false,
+    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-41202852608,,card,,card,-0.766996378884,false,
+    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-8564876032,,card,1329,card,-0.664739413805,false,
+    bf16,--precision bf16,false,80319685632,false,-59643110144,,card,,card,-0.448273188572,false,
+    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,-71152280320,,card,,card,-0.509857857016,false,
+    adafactor,--optimizer adafactor,false,66440261120,false,-66727289600,,card,,card,-0.159121523764,false,
+    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-112608781056,,card,,card,-0.185940502773,false,
+    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,-141408969472,,card,,card,0.319035363139,false,
+    recompute + offload,--recompute full --offload activations,true,160622298112,false,-140580594432,,card,,card,0.29644341799,false,reject
+    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,-50826683136,,card,,card,1.629930204826,false,tune
+    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,-64367993600,,card,,card,1.492327555861,false,tune
+    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-14954898176,,card,,card,-0.441021499518,false,
+    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,9288178944,2,card,6879,card,-0.307469534057,true,
+    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-56635794176,,card,,card,-0.27168445198,false,
+    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,-60010111744,,card,,card,-0.281538850964,false,
+    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,-52942709504,,card,,card,0.069197482288,false,
+    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,-16292881152,,card,731,card,-0.782110841322,true,
+    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,-7075898112,,card,1592,card,-0.764255922211,true,
+    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-46267474688,,card,,card,-0.655402942985,false,
+    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,-27000939264,,card,,card,-0.687269059048,false,
+    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-19170173696,,card,,card,-0.527833950453,false,
     "#);
 }
 
@@ -187,21 +187,21 @@ fn markdown() {
     - largest micro-batch at 128 tokens: 3 sequences
     - longest sequence at a micro-batch of 6: 64 tokens
 
-    | step | options | training | device peak | fits | max batch | max tokens | theoretical cost |
-    | --- | --- | --- | ---: | --- | ---: | ---: | ---: |
-    | as given |  | the same | 32.66 MiB | no: 2.10 MiB short | 3 | 64 |  |
-    | recompute | --recompute full | the same | 28.35 MiB | yes: 1.90 MiB to spare | 13 | all 128 |  |
-    | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 2.10 MiB short | 3 | 64 |  |
-    | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | no: 104.75 KiB short | 2 | 109 |  |
-    | offload | --offload activations | the same | 30.32 MiB | no: 2.10 MiB short | 3 | 72 |  |
-    | offload-optimizer | --offload optimizer | the same | 31.18 MiB | no: 104.75 KiB short | 5 | 117 |  |
-    | offload-parameters | --offload parameters | the same | 30.83 MiB | no: 104.75 KiB short | 5 | 124 |  |
-    | fused-loss | --fused-loss | the same | 24.66 MiB | yes: 17.90 MiB to spare | 21 | all 128 |  |
-    | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | no: 104.75 KiB short | 5 | 124 |  |
-    | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 104.75 KiB short | 3 | 112 |  |
-    | bf16 | --precision bf16 | another | 30.20 MiB | yes: 1.90 MiB to spare | 6 | all 128 |  |
-    | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 104.75 KiB short | 5 | 107 |  |
-    | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 104.75 KiB short | 5 | 118 |  |
+    | step | options | training | device peak | fits | max batch | max tokens | theoretical cost | pareto |
+    | --- | --- | --- | ---: | --- | ---: | ---: | ---: | --- |
+    | as given |  | the same | 32.66 MiB | no: 2.10 MiB short | 3 | 64 |  |  |
+    | recompute | --recompute full | the same | 28.35 MiB | yes: 1.90 MiB to spare | 13 | all 128 |  |  |
+    | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 2.10 MiB short | 3 | 64 |  |  |
+    | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | no: 104.75 KiB short | 2 | 109 |  |  |
+    | offload | --offload activations | the same | 30.32 MiB | no: 2.10 MiB short | 3 | 72 |  |  |
+    | offload-optimizer | --offload optimizer | the same | 31.18 MiB | no: 104.75 KiB short | 5 | 117 |  |  |
+    | offload-parameters | --offload parameters | the same | 30.83 MiB | no: 104.75 KiB short | 5 | 124 |  |  |
+    | fused-loss | --fused-loss | the same | 24.66 MiB | yes: 17.90 MiB to spare | 21 | all 128 |  |  |
+    | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | no: 104.75 KiB short | 5 | 124 |  |  |
+    | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 104.75 KiB short | 3 | 110 |  |  |
+    | bf16 | --precision bf16 | another | 30.20 MiB | yes: 1.90 MiB to spare | 6 | all 128 |  |  |
+    | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 104.75 KiB short | 5 | 107 |  |  |
+    | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 104.75 KiB short | 5 | 116 |  |  |
 
     at the largest batch or length next to nothing is to spare, also for what is not counted
     ");
@@ -214,6 +214,7 @@ fn the_fields_of_json() {
     assert_snapshot!(serde_json::to_string_pretty(&fit).unwrap().split("    {\n").take(2).collect::<String>(), @r#"
     {
       "capacity_bytes": 15637086208,
+      "fewest_gpus": null,
       "gpu": "t4",
       "gradient_accumulation_steps": 3,
       "left_out": [],
@@ -230,7 +231,9 @@ fn the_fields_of_json() {
           "largest_seq_len": 128,
           "micro_batch_limited_by": "card",
           "name": "as given",
+          "offload": null,
           "options": "",
+          "pareto": false,
           "same_training": true,
           "seq_len_limited_by": "model"
         },

@@ -41,7 +41,7 @@ const MOST_TRIES: usize = 12;
 
 impl Choices {
     /// The layers to recompute and those to offload with which a step fits a card for the least theoretical time; nothing
-    /// where none do, or where the card's rates are not known. The step itself neither recomputes nor offloads activations.
+    /// where none do. On a card whose rates are not known nothing is offloaded, and what counts are FLOPs. The step itself neither recomputes nor offloads activations.
     ///
     /// # Errors
     /// What stands against planning the step.
@@ -93,14 +93,16 @@ impl Choices {
     }
 }
 
-/// The figures of every choice, read off plans; nothing where the card has no rates to compare them by, or where layers
-/// cannot be told apart.
+/// The figures of every choice, read off plans; nothing where layers cannot be told apart.
 fn measured(architecture: &Architecture, options: &Options, card: &Card) -> Result<Option<Profile>, Problem> {
     let layers = architecture.shape.num_hidden_layers;
-    let Some(speeds) = card.speeds.as_ref().filter(|_| layers > 0 && layers <= Layers::MOST) else {
+    if layers == 0 || layers > Layers::MOST {
         return Ok(None);
+    }
+    let time = |plan: &Plan| match &card.speeds {
+        Some(speeds) => TheoreticalTime::of(&plan.steady.costs(), speeds).map(|time| time.step.0),
+        None => Some(plan.steady.costs().flops.total()),
     };
-    let time = |plan: &Plan| TheoreticalTime::of(&plan.steady.costs(), speeds).map(|time| time.step.0);
     let run = |choices: Choices| plan(architecture.clone(), choices.applied_to(options));
     let all = |choice| vec![choice; layers as usize];
     let keep = run(Choices(all(Choice::Keep)))?;
@@ -113,7 +115,8 @@ fn measured(architecture: &Architecture, options: &Options, card: &Card) -> Resu
         let mut choices = all(Choice::Keep);
         choices.iter_mut().skip(layer).take(1).for_each(|slot| *slot = choice);
         // what is offloaded further ahead is on the device in stretches that are not told apart
-        let planned = run(Choices(choices)).ok().filter(|_| ahead <= 1)?;
+        let is_comparable = choice != Choice::Offload || card.speeds.is_some();
+        let planned = run(Choices(choices)).ok().filter(|_| ahead <= 1 && is_comparable)?;
         let time = time(&planned)?.saturating_sub(kept_time);
         Some(Stretches::of(&planned, layers, ahead)?.figures(&kept, layer, time))
     };
