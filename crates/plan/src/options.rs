@@ -171,7 +171,8 @@ impl Options {
         let blocks = u64::from(self.gradient_accumulation_steps).saturating_mul(u64::from(of_stage));
         if blocks > MOST_BLOCKS {
             let steps = self.gradient_accumulation_steps;
-            let cause = format!("{of_stage} layers × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
+            let cause =
+                format!("{of_stage} layers × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
             return wrong(
                 "--gradient-accumulation-steps",
                 cause,
