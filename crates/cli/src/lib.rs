@@ -20,6 +20,7 @@ mod server;
 mod step_args;
 mod usage;
 mod usual;
+mod values;
 mod verbs;
 
 pub use question::{Heard, Question};

@@ -2,7 +2,8 @@
 
 use crate::data_parallel_args::DataParallelArgs;
 use crate::usage;
-use clap::{Args, ValueEnum};
+use crate::values::values;
+use clap::Args;
 use peakledger_plan::parallel::{CpComm, Parallel, Schedule, Sharding, Stack};
 
 /// How the step is spread. Nothing here has a default of clap's, so that a candidate changes only what it names.
@@ -69,65 +70,40 @@ pub(crate) struct ParallelArgs {
     data: DataParallelArgs,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum ZeroArg {
-    #[value(name = "0")]
-    Zero0,
-    #[value(name = "1")]
-    Zero1,
-    #[value(name = "2")]
-    Zero2,
-    #[value(name = "3")]
-    Zero3,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum FsdpArg {
-    #[value(name = "full_shard")]
-    FullShard,
-    #[value(name = "shard_grad_op")]
-    ShardGradOp,
-    #[value(name = "hybrid_shard")]
-    HybridShard,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ScheduleArg {
-    #[value(name = "1f1b")]
-    OneFOneB,
-    #[value(name = "gpipe")]
-    Gpipe,
-    #[value(name = "interleaved")]
-    Interleaved,
-    #[value(name = "zb-h1")]
-    ZbH1,
-    #[value(name = "zb-h2")]
-    ZbH2,
-    #[value(name = "dualpipe")]
-    DualPipe,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum CpCommArg {
-    #[value(name = "p2p")]
-    P2p,
-    #[value(name = "a2a")]
-    A2a,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum StackArg {
-    #[value(name = "transformers")]
-    Transformers,
-    #[value(name = "megatron")]
-    Megatron,
-}
+values!(ZeroArg for Sharding {
+    Zero0 = "0" => Sharding::Replicated,
+    Zero1 = "1" => Sharding::Zero1,
+    Zero2 = "2" => Sharding::Zero2,
+    Zero3 = "3" => Sharding::Zero3,
+});
+values!(FsdpArg for Sharding {
+    FullShard = "full_shard" => Sharding::FullShard,
+    ShardGradOp = "shard_grad_op" => Sharding::ShardGradOp,
+    HybridShard = "hybrid_shard" => Sharding::HybridShard,
+});
+values!(ScheduleArg for Schedule {
+    OneFOneB = "1f1b" => Schedule::OneFOneB,
+    Gpipe = "gpipe" => Schedule::Gpipe,
+    Interleaved = "interleaved" => Schedule::Interleaved,
+    ZbH1 = "zb-h1" => Schedule::ZbH1,
+    ZbH2 = "zb-h2" => Schedule::ZbH2,
+    DualPipe = "dualpipe" => Schedule::DualPipe,
+});
+values!(CpCommArg for CpComm {
+    P2p = "p2p" => CpComm::P2p,
+    AllToAll = "a2a" => CpComm::AllToAll,
+});
+values!(StackArg for Stack {
+    Transformers = "transformers" => Stack::Transformers,
+    Megatron = "megatron" => Stack::Megatron,
+});
 
 impl ParallelArgs {
     /// The plain request: rank 0 of the world that is asked for.
     pub(crate) fn parallel(&self) -> Parallel {
         let default = Parallel::default();
         let virtual_stages = self.virtual_stages.unwrap_or(default.virtual_stages);
+        let usual_schedule = if virtual_stages > 1 { Schedule::Interleaved } else { default.schedule };
         Parallel {
             gpus: self.gpus,
             dp: self.dp,
@@ -136,24 +112,12 @@ impl ParallelArgs {
             tp: self.tp.unwrap_or(default.tp),
             sp: self.sp.unwrap_or(default.sp),
             pp: self.pp.unwrap_or(default.pp),
-            schedule: match self.schedule {
-                None if virtual_stages > 1 => Schedule::Interleaved,
-                None => default.schedule,
-                Some(ScheduleArg::OneFOneB) => Schedule::OneFOneB,
-                Some(ScheduleArg::Gpipe) => Schedule::Gpipe,
-                Some(ScheduleArg::Interleaved) => Schedule::Interleaved,
-                Some(ScheduleArg::ZbH1) => Schedule::ZbH1,
-                Some(ScheduleArg::ZbH2) => Schedule::ZbH2,
-                Some(ScheduleArg::DualPipe) => Schedule::DualPipe,
-            },
+            schedule: self.schedule.map_or(usual_schedule, Into::into),
             virtual_stages,
             first_stage_layers: self.decoder_first_pipeline_num_layers,
             last_stage_layers: self.decoder_last_pipeline_num_layers,
             cp: self.cp.unwrap_or(default.cp),
-            cp_comm: match self.cp_comm_type {
-                Some(CpCommArg::A2a) => CpComm::AllToAll,
-                Some(CpCommArg::P2p) | None => CpComm::P2p,
-            },
+            cp_comm: self.cp_comm_type.map_or(default.cp_comm, Into::into),
             ep: self.ep.unwrap_or(default.ep),
             etp: self.etp,
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
@@ -164,21 +128,11 @@ impl ParallelArgs {
 
     /// Whose modules run the step.
     pub(crate) fn stack(&self) -> Stack {
-        match self.stack {
-            Some(StackArg::Megatron) => Stack::Megatron,
-            Some(StackArg::Transformers) | None => Stack::Transformers,
-        }
+        self.stack.map_or(Stack::default(), Into::into)
     }
 
     fn sharding(&self) -> Sharding {
-        match (self.zero, self.fsdp) {
-            (_, Some(FsdpArg::FullShard)) => Sharding::FullShard,
-            (_, Some(FsdpArg::ShardGradOp)) => Sharding::ShardGradOp,
-            (_, Some(FsdpArg::HybridShard)) => Sharding::HybridShard,
-            (Some(ZeroArg::Zero1), None) => Sharding::Zero1,
-            (Some(ZeroArg::Zero2), None) => Sharding::Zero2,
-            (Some(ZeroArg::Zero3), None) => Sharding::Zero3,
-            (Some(ZeroArg::Zero0) | None, None) => Sharding::Replicated,
-        }
+        let asked = self.fsdp.map(Into::into).or(self.zero.map(Into::into));
+        asked.unwrap_or_default()
     }
 }

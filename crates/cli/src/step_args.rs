@@ -2,7 +2,8 @@
 
 use crate::parallel_args::ParallelArgs;
 use crate::usage;
-use clap::{Args, Command, FromArgMatches, ValueEnum};
+use crate::values::values;
+use clap::{Args, Command, FromArgMatches};
 use peakledger_input::{Place, Problem, quoted};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
@@ -108,20 +109,6 @@ pub(crate) struct StepArgs {
     hold_outputs: Option<HoldOutputsArg>,
     #[command(flatten)]
     parallel: ParallelArgs,
-}
-
-/// Defines a value of the command line that means one of the planner's.
-macro_rules! values {
-    ($name:ident for $target:ty { $($variant:ident = $text:literal => $value:expr),+ $(,)? }) => {
-        #[derive(Clone, Copy, ValueEnum)]
-        pub(crate) enum $name { $(#[value(name = $text)] $variant),+ }
-
-        impl From<$name> for $target {
-            fn from(value: $name) -> $target {
-                match value { $($name::$variant => $value),+ }
-            }
-        }
-    };
 }
 
 values!(PrecisionArg for Precision {

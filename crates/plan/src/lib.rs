@@ -47,7 +47,6 @@ mod plan;
 mod repeat;
 mod step;
 mod torch;
-
 mod traffic;
 mod update;
 mod verdict;

@@ -167,11 +167,12 @@ impl Options {
             let cause = format!("{} × {seq_len} tokens are more than 2^32", self.micro_batch_size);
             return wrong("--micro-batch-size", cause, "check it and --seq-len");
         }
-        let layers = layers.div_ceil(self.parallel.pp.max(1));
-        let blocks = u64::from(self.gradient_accumulation_steps).saturating_mul(u64::from(layers));
+        let of_stage = layers.div_ceil(self.parallel.pp.max(1));
+        let blocks = u64::from(self.gradient_accumulation_steps).saturating_mul(u64::from(of_stage));
         if blocks > MOST_BLOCKS {
             let steps = self.gradient_accumulation_steps;
-            let cause = format!("{layers} layers × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
+            let cause =
+                format!("{of_stage} layers × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
             return wrong(
                 "--gradient-accumulation-steps",
                 cause,
@@ -241,7 +242,7 @@ impl Options {
 }
 
 impl Options {
-    /// Checks that the layers that are named are there.
+    /// Checks that the layers that are named are there; they are counted over the whole model, whichever stage has them.
     fn check_layers(&self, layers: u32) -> Result<(), Problem> {
         let recomputed = match self.recompute {
             Recompute::Layers(set) => Some(("--recompute", set)),

@@ -155,7 +155,8 @@ impl Combined {
         }
     }
 
-    /// Adapters, and an optimizer on the host, are stepped without copies on the card; ZeRO has copies by itself.
+    /// Adapters, and an optimizer on the host, are stepped without copies on the card; ZeRO has copies by itself. Megatron's Adam
+    /// has one implementation.
     fn drop_what_goes_with_nothing(&mut self, said: &Said) {
         let lora = self.value("--lora", said).is_some();
         let on_host = self
@@ -163,6 +164,9 @@ impl Combined {
             .is_some_and(|parts| parts.contains("optimizer") || parts.contains("parameters"));
         let is_megatron = self.value("--stack", said) == Some("megatron");
         let is_zero = self.value("--zero", said).is_some_and(|stage| stage != "0") && !is_megatron;
+        if is_megatron {
+            self.settings.retain(|setting| !(setting.implied && setting.option == "--optimizer-impl"));
+        }
         if lora || on_host || is_zero {
             let copies = |setting: &Setting| {
                 setting.implied && matches!(setting.option, "--master-weights" | "--grad-dtype")

@@ -93,7 +93,7 @@ fn strategy(reading: &mut Reading<'_>, key: &str, is_first: bool) -> Result<(), 
         "SHARD_GRAD_OP" | "FALSE" | "2" => "shard_grad_op",
         "HYBRID_SHARD" | "4" => "hybrid_shard",
         "NO_SHARD" | "3" => {
-            reading.drop("--fsdp");
+            reading.take_back("--fsdp");
             return Ok(());
         }
         _ => {
@@ -125,7 +125,7 @@ pub(super) fn of_trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
             "full_shard" | "auto_wrap" => {}
             "shard_grad_op" | "hybrid_shard" => reading.set("--fsdp", item, "fsdp"),
             "offload" => reading.set("--offload", "parameters", "fsdp"),
-            "no_shard" => reading.drop("--fsdp"),
+            "no_shard" => reading.take_back("--fsdp"),
             other => reading.ask("--fsdp", "fsdp", &format!("the strategy {} is not planned", quoted(other))),
         }
     }

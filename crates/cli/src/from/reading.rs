@@ -190,7 +190,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Takes back what was said of an option.
-    pub(super) fn drop(&mut self, option: &str) {
+    pub(super) fn take_back(&mut self, option: &str) {
         self.found.settings.retain(|setting| setting.option != option);
     }
 

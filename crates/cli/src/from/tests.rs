@@ -386,7 +386,6 @@ fn megatron() {
       --master-weights fp32
       --grad-dtype fp32
       --optimizer adamw
-      --optimizer-impl fused
       --clip-grad-norm
       --zero 1
       --recompute full

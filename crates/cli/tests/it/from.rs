@@ -72,6 +72,22 @@ fn print_options_is_that_command_line_alone() {
     assert!(piped.out.starts_with("peakledger fit gpt2 --seq-len 512"), "{}", piped.out);
 }
 
+/// What Megatron's arguments become is a step that its modules take.
+#[test]
+fn megatrons_arguments_are_planned_on_its_modules() {
+    let text = "--num-layers 4 --hidden-size 256 --ffn-hidden-size 512 --num-attention-heads 4 --seq-length 128 \
+        --max-position-embeddings 128 --vocab-size 1000 --swiglu --normalization RMSNorm --disable-bias-linear \
+        --position-embedding-type rope --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 \
+        --micro-batch-size 1 --bf16 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer \
+        --cross-entropy-loss-fusion --cross-entropy-fusion-impl te";
+    let bench = Bench::new().file("args.txt", text);
+    let json = bench.answer("plan --from args.txt --gpus 2 --format json");
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(answer["world"]["tp"], 2);
+    let command = answer["from"]["command"].as_str().unwrap();
+    assert!(command.contains(" --stack megatron ") && command.contains(" --fused-loss "), "{command}");
+}
+
 #[test]
 fn fit_begins_with_it_too() {
     let ran = bench().run("fit --from args.json --gpu 8GiB --format markdown");

@@ -204,7 +204,7 @@ fn worlds_that_cannot_be() {
         ("--pp 2 --fused-loss", "computes the loss from the logits"),
         ("--zero 4", "4"),
         ("--zero 1 --fsdp full_shard", "--fsdp"),
-        ("--zero 2 --offload parameters", "at ZeRO stage 3 alone, and this is stage 2"),
+        ("--zero 2 --offload parameters", "DeepSpeed offloads parameters in stage 3 alone"),
         ("--nccl-bytes-per-group 5", "is no amount of memory"),
     ] {
         let refusal = bench().refusal(&format!("plan config.json {options}"));

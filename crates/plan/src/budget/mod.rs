@@ -2,9 +2,9 @@
 //!
 //! A layer is kept, recomputed or offloaded. What that does to the step adds up: while layer `j` runs, forward or backward,
 //! the device holds what it holds in the step that keeps everything, less what the layers before `j` do not store, plus what
-//! `j` itself takes more in that stretch. These figures are read off three plans (keep all, recompute all, offload all), and
-//! the best choice is found exactly, by dynamic programming over the layers. The choice is then planned as any other step
-//! is; the plan has the last word.
+//! `j` itself takes more in that stretch. These figures are read off plans: one that keeps all, and for each kind of layer one
+//! in which a layer of it is recomputed and one in which it is offloaded. The best choice is found exactly, by dynamic
+//! programming over the layers, and then planned as any other step is; the plan has the last word.
 
 mod profile;
 mod stretches;
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// On a real model the figures of three plans are those of any choice's own plan, but for what layers share.
+    /// On a real model the figures of few plans are those of any choice's own plan, but for what layers share.
     #[test]
     fn choices_add_up() {
         let card = card("a100-80gb").unwrap();

@@ -5,28 +5,20 @@ use crate::options::{HoldOutputs, Options};
 use peakledger_input::Problem;
 
 impl Options {
-    /// Checks what sharding cannot go with.
+    /// Checks which sharding a pipeline runs with.
     pub(crate) fn check_sharding(&self) -> Result<(), Problem> {
-        let (sharding, stages) = (self.parallel.sharding, self.parallel.pp);
+        let sharding = self.parallel.sharding;
+        if self.parallel.pp <= 1 {
+            return Ok(());
+        }
         let apart = matches!(self.parallel.schedule, Schedule::ZbH1 | Schedule::ZbH2 | Schedule::DualPipe);
-        if stages > 1 && sharding.is_fsdp() && apart {
+        if sharding.is_fsdp() && apart {
             let cause = "FSDP2 reduces a layer's gradients when its backward has run, and this schedule makes them later";
             return Err(Problem::in_option("--schedule", cause).mend("use 1f1b, gpipe or interleaved"));
         }
-        let stage = match sharding {
-            Sharding::Zero1 => 1,
-            Sharding::Zero2 => 2,
-            Sharding::Zero3 if stages > 1 => 3,
-            _ => return Ok(()),
-        };
-        if stage > 1 && stages > 1 {
-            let cause = "DeepSpeed's pipelines run with ZeRO stage 0 or 1".to_owned();
+        if matches!(sharding, Sharding::Zero2 | Sharding::Zero3) {
+            let cause = "DeepSpeed's pipelines run with ZeRO stage 0 or 1";
             return Err(Problem::in_option("--zero", cause).mend("use --zero 1, or leave out --pp"));
-        }
-        if self.offload.parameters {
-            let cause =
-                format!("DeepSpeed offloads parameters at ZeRO stage 3 alone, and this is stage {stage}");
-            return Err(Problem::in_option("--offload", cause).mend("use --zero 3, or offload the optimizer"));
         }
         Ok(())
     }
@@ -94,19 +86,5 @@ impl Options {
             return wrong(option, cause, "leave it out, or --pp");
         }
         Ok(())
-    }
-}
-
-impl Schedule {
-    /// Its name on the command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Schedule::OneFOneB => "1f1b",
-            Schedule::Gpipe => "gpipe",
-            Schedule::Interleaved => "interleaved",
-            Schedule::ZbH1 => "zb-h1",
-            Schedule::ZbH2 => "zb-h2",
-            Schedule::DualPipe => "dualpipe",
-        }
     }
 }

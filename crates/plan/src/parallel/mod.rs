@@ -138,6 +138,20 @@ pub enum Schedule {
     DualPipe,
 }
 
+impl Schedule {
+    /// Its name on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Schedule::OneFOneB => "1f1b",
+            Schedule::Gpipe => "gpipe",
+            Schedule::Interleaved => "interleaved",
+            Schedule::ZbH1 => "zb-h1",
+            Schedule::ZbH2 => "zb-h2",
+            Schedule::DualPipe => "dualpipe",
+        }
+    }
+}
+
 /// How context parallel ranks attend to each other's parts of a sequence (`--cp-comm-type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpComm {

@@ -26,9 +26,11 @@ pub struct Class {
     pub stage: u32,
 }
 
-/// The class of a rank.
-pub(crate) fn class_of(_parallel: &Parallel, place: Place) -> Class {
-    Class { stage: place.pp }
+impl Class {
+    /// That of a rank that stands there.
+    fn of(place: Place) -> Class {
+        Class { stage: place.pp }
+    }
 }
 
 /// Ranks that run the same thing.
@@ -67,7 +69,7 @@ pub fn classes(parallel: &Parallel, layers: u32) -> Result<Vec<RankClass>, Probl
     let mesh = Mesh::of(parallel)?;
     let mut by_class: BTreeMap<Class, Vec<Range<u32>>> = BTreeMap::new();
     for rank in 0..mesh.world {
-        let ranges = by_class.entry(class_of(parallel, mesh.place(rank))).or_default();
+        let ranges = by_class.entry(Class::of(mesh.place(rank))).or_default();
         match ranges.last_mut() {
             Some(last) if last.end == rank => last.end = rank + 1,
             _ => ranges.push(rank..rank + 1),

@@ -492,7 +492,7 @@ mod tests {
                 all += 1;
                 match run_alike(&architecture, &options, LENGTH, FEW).unwrap() {
                     Some(few) if few.layers_left_out < 2 => {
-                        wrong.push(format!("{family}: all run with {options:?}"))
+                        wrong.push(format!("{family}: all run with {options:?}"));
                     }
                     Some(few) if few.tape == tape => {}
                     Some(_) => wrong.push(format!("{family}: another tape with {options:?}")),

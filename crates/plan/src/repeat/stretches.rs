@@ -148,7 +148,7 @@ impl Stretches {
             let (Some(layer), Some(Part::Layer(after))) = (layer, after) else { continue };
             match (alike.is_after(layer), alike.is_after(after)) {
                 (false, true) => {
-                    (1..=alike.copies).try_for_each(|copy| self.copy(alike, pass, copy, &mut next))?
+                    (1..=alike.copies).try_for_each(|copy| self.copy(alike, pass, copy, &mut next))?;
                 }
                 (true, false) => {
                     (1..=alike.copies).rev().try_for_each(|copy| self.copy(alike, pass, copy, &mut next))?;

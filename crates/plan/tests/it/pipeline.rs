@@ -62,6 +62,24 @@ const ALL: [Schedule; 6] = [
     Schedule::DualPipe,
 ];
 
+/// Layers that options name are counted over the whole model, whichever stage has them.
+#[test]
+fn layers_that_are_named_are_those_of_the_model() {
+    let recomputing = |layers: &str| {
+        let recompute = Recompute::Layers(layers.parse().unwrap());
+        Options { recompute, ..options(2, Schedule::Gpipe, 4) }
+    };
+    let peaks = |options: &Options| -> Vec<_> {
+        stages(options, false).iter().map(|plan| plan.steady.peak().phase.peak).collect()
+    };
+    let kept = peaks(&options(2, Schedule::Gpipe, 4));
+    let of_last = peaks(&recomputing("4-7"));
+    assert_eq!(of_last[0], kept[0], "the first stage has none of them");
+    assert!(of_last[1] < kept[1], "{of_last:?}, {kept:?}");
+    let refused = plan(architecture(false), recomputing("4-8")).unwrap_err().to_string();
+    assert!(refused.contains("there is no layer 8 of 8"), "{refused}");
+}
+
 #[test]
 fn a_stage_holds_its_layers_and_what_stands_around_them() {
     let held = |pp, schedule, tied| -> Vec<u64> {

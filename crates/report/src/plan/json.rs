@@ -2,7 +2,7 @@
 
 use super::PlanReport;
 use super::costs::{AddedJson, CostsJson, FiguresJson};
-use super::ranks_json::{CommunicatorJson, RanksJson, WorldJson};
+use super::ranks_json::{CommunicatorJson, RankClassJson, WorldJson};
 use crate::figures::{mib_of_difference, share};
 use crate::{Origins, Reservation};
 use peakledger_core::{ByCategory, Category};
@@ -28,7 +28,7 @@ pub(super) struct PlanJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    ranks: Vec<RanksJson<'a>>,
+    ranks: Vec<RankClassJson<'a>>,
     costs: CostsJson<'a>,
     /// What the caching allocator reserves; null where its replay was left out.
     reserved_bytes: Option<u64>,
@@ -53,12 +53,12 @@ struct ModelJson<'a> {
 }
 
 #[derive(Serialize)]
-struct StepJson<'a> {
+pub(super) struct StepJson<'a> {
     phases: Vec<PhaseJson<'a>>,
 }
 
 #[derive(Serialize)]
-pub(super) struct PhaseJson<'a> {
+struct PhaseJson<'a> {
     phase: &'a str,
     micro_batch: Option<u32>,
     peak_bytes: u64,
@@ -185,9 +185,7 @@ impl<'a> PlanJson<'a> {
     pub(super) fn of(report: &'a PlanReport<'a>) -> PlanJson<'a> {
         let plan = report.plan;
         let shown = |step| report.step.is_none_or(|only| only == step);
-        let step = |step| {
-            shown(step).then(|| StepJson { phases: plan.step(step).phases.iter().map(phase).collect() })
-        };
+        let step = |step| shown(step).then(|| StepJson::of(&plan.step(step).phases));
         let assumptions = plan.assumptions().into_iter();
         PlanJson {
             model: ModelJson {
@@ -218,7 +216,13 @@ impl<'a> PlanJson<'a> {
     }
 }
 
-pub(super) fn phase(phase: &PlannedPhase) -> PhaseJson<'_> {
+impl StepJson<'_> {
+    pub(super) fn of(phases: &[PlannedPhase]) -> StepJson<'_> {
+        StepJson { phases: phases.iter().map(phase).collect() }
+    }
+}
+
+fn phase(phase: &PlannedPhase) -> PhaseJson<'_> {
     PhaseJson {
         phase: phase.phase.as_str(),
         micro_batch: phase.micro_batch,

@@ -1,7 +1,7 @@
 //! The ranks of a world as JSON.
 
 use super::PlanReport;
-use super::json::{PhaseJson, phase};
+use super::json::StepJson;
 use peakledger_plan::Step;
 use serde::Serialize;
 use std::ops::Range;
@@ -33,7 +33,7 @@ struct HostJson {
 
 /// Ranks that run the same thing.
 #[derive(Serialize)]
-pub(super) struct RanksJson<'a> {
+pub(super) struct RankClassJson<'a> {
     /// Pairs of the first and the last.
     ranks: Vec<[u32; 2]>,
     count: u32,
@@ -60,11 +60,6 @@ struct PeakJson<'a> {
     module: &'a str,
     op: &'static str,
     bytes: u64,
-}
-
-#[derive(Serialize)]
-struct StepJson<'a> {
-    phases: Vec<PhaseJson<'a>>,
 }
 
 /// A process group of the rank.
@@ -98,16 +93,16 @@ impl PlanReport<'_> {
         })
     }
 
-    pub(super) fn ranks_json(&self) -> Vec<RanksJson<'_>> {
+    pub(super) fn ranks_json(&self) -> Vec<RankClassJson<'_>> {
         let Some(ranks) = self.ranks else { return Vec::new() };
         let pairs = |ranges: &[Range<u32>]| ranges.iter().map(|range| [range.start, range.end - 1]).collect();
         let classes = ranks.each.iter().enumerate().map(|(at, (class, figures))| {
             let step = |step| {
                 let (_, phases) = figures.steps.iter().find(|(of, _)| *of == step).filter(|_| ranks.all)?;
-                Some(StepJson { phases: phases.iter().map(phase).collect() })
+                Some(StepJson::of(phases))
             };
             let peak = &figures.phase;
-            RanksJson {
+            RankClassJson {
                 ranks: pairs(&class.ranks),
                 count: class.count(),
                 stage: class.class.stage,

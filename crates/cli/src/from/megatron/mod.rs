@@ -131,10 +131,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     recompute(reading)?;
     sizes(reading)?;
     pipeline(reading)?;
+    loss(reading)?;
     model::read(reading)?;
     for (key, what) in [
         ("tp-comm-overlap", "user buffers of overlapped tensor parallel communication"),
-        ("cross-entropy-loss-fusion", "the fused cross entropy of logits"),
         ("fp32-residual-connection", "a residual stream in fp32"),
         ("cpu-offloading-num-layers", "layers whose activations wait on the host"),
         ("use-megatron-fsdp", "Megatron-FSDP"),
@@ -181,6 +181,9 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.set("--grad-dtype", "fp32", "accumulate-allreduce-grads-in-fp32");
         } else if bf16 && !in_bf16 {
             reading.imply("--grad-dtype", "fp32", "with bf16 Megatron sums gradients in fp32");
+        } else {
+            let key = if in_bf16 { "grad-reduce-in-bf16" } else { half };
+            reading.not_planned(key, "gradients summed in the half type: planned in fp32");
         }
     } else {
         reading.imply("--precision", "fp32", "neither bf16 nor fp16");
@@ -216,9 +219,6 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
             );
         }
     }
-    if reading.said("--optimizer") == Some("adamw") {
-        reading.imply("--optimizer-impl", "fused", "Megatron runs Transformer Engine's FusedAdam");
-    }
     match reading.amount("clip-grad")? {
         Some(norm) => reading.set("--clip-grad-norm", norm > 0.0, "clip-grad"),
         None => reading.imply("--clip-grad-norm", true, "clip-grad left out"),
@@ -243,6 +243,18 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "use-precision-aware-optimizer",
         "states of the optimizer in other types than fp32",
     );
+    Ok(())
+}
+
+/// The cross entropy is Transformer Engine's where that is asked for (`--cross-entropy-fusion-impl te`).
+fn loss(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let by = reading.text("cross-entropy-fusion-impl")?;
+    if reading.is("cross-entropy-loss-fusion")? {
+        match by {
+            Some("te") => reading.set("--fused-loss", true, "cross-entropy-loss-fusion"),
+            _ => reading.not_planned("cross-entropy-loss-fusion", "Megatron's own fused cross entropy"),
+        }
+    }
     Ok(())
 }
 
@@ -336,14 +348,13 @@ fn pipeline(reading: &mut Reading<'_>) -> Result<(), Problem> {
             ),
         }
     }
+    reading.count("decoder-first-pipeline-num-layers", "--decoder-first-pipeline-num-layers")?;
+    reading.count("decoder-last-pipeline-num-layers", "--decoder-last-pipeline-num-layers")?;
     for key in [
-        "decoder-first-pipeline-num-layers",
-        "decoder-last-pipeline-num-layers",
         "pipeline-model-parallel-layout",
+        "account-for-embedding-in-pipeline-split",
+        "account-for-loss-in-pipeline-split",
     ] {
-        reading.not_planned_if_set(key, "stages of its own choice: planned even");
-    }
-    for key in ["account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"] {
         reading.not_planned_if_set(key, "stages of its own choice: planned even");
     }
     Ok(())

@@ -127,7 +127,7 @@ impl MoeLayer {
         let tokens = logits.layout().numel() / logits.size(-1).max(1);
         let logits = ops::reshape(&logits, &[tokens, self.gate.size(0)]);
         let (scores, places) = ops::topk(&logits, self.chosen);
-        let probs = ops::to(&ops::softmax(&ops::to(&scores, Dtype::F32)), logits.dtype());
+        let probs = ops::to(ops::softmax(&ops::to(&scores, Dtype::F32)), logits.dtype());
         let torch = logits.torch();
         let spread = |op, dtype| {
             torch.launch(op);

@@ -13,7 +13,8 @@ use std::rc::Rc;
 /// Causal attention of `[s / cp, b, heads, width]`.
 pub(super) fn attention(qkv: [&Tensor; 3], shared: &Rc<Shared>) -> Tensor {
     let whole = to_heads(&qkv, shared);
-    let [attended, log_sums, random] = kernel([&whole[0], &whole[1], &whole[2]]);
+    let [q, k, v] = whole.as_slice() else { unreachable!("as many as were given") };
+    let [attended, log_sums, random] = kernel([q, k, v]);
     let output = to_sequence(vec![attended.clone()], shared).remove(0);
     if !recorded(attended.torch(), &qkv) {
         return output;

@@ -22,7 +22,7 @@ impl DotProductAttention {
     /// The attended states, `[s, b, heads * width of values]`.
     pub(crate) fn forward(&self, qkv: [&Tensor; 3]) -> Tensor {
         // keys and values that are parts of one tensor with strides of their own fit no layout (`get_qkv_layout`)
-        let qkv = qkv.map(|t| ops::contiguous(t));
+        let qkv = qkv.map(ops::contiguous);
         let qkv = qkv.each_ref();
         let attended = match (self.shared.cp, self.shared.cp_comm) {
             (1, _) => fused(qkv),

@@ -76,7 +76,7 @@ impl LayerNormLinear {
                 }
             };
             shared.add_weight_gradient(&weight, &total, &grad);
-            let for_bias = bias.as_ref().map(|bias| bias_gradient(&shared, bias));
+            let for_bias = bias.as_ref().map(|bias| shared.bias_gradient(bias));
             drop((ln_out, total)); // `clear_tensor_data`
             let (for_x, for_norm) = normed_backward(&dgrad, &x, &rsigma, &norm);
             drop(product); // a name until the function returns
@@ -85,9 +85,4 @@ impl LayerNormLinear {
             grads
         })
     }
-}
-
-/// The gradient of a bias comes out of the weight's product.
-pub(super) fn bias_gradient(shared: &Shared, bias: &Tensor) -> Tensor {
-    shared.torch().empty(bias.layout().clone(), bias.dtype())
 }

@@ -1,7 +1,6 @@
 //! `Linear` (`module/linear.py`), column parallel or row parallel. Saves its input. A column parallel one gathers an input that is
 //! split by sequence for the product and again in backward, a row parallel one scatters its output and gathers the gradient.
 
-use super::layernorm_linear::bias_gradient;
 use super::{Shared, with_last};
 use crate::nn::Builder;
 use crate::torch::autograd::{Grads, record, recorded};
@@ -96,7 +95,7 @@ impl Linear {
                 Mode::Row => product.clone(),
             };
             shared.add_weight_gradient(&weight, &total, &grad);
-            let for_bias = bias.as_ref().map(|bias| bias_gradient(&shared, bias));
+            let for_bias = bias.as_ref().map(|bias| shared.bias_gradient(bias));
             drop((total, grad));
             drop(product); // a name until the function returns
             let mut grads: Grads = smallvec![Some(dgrad), None];

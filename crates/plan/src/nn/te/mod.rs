@@ -1,5 +1,5 @@
 //! Transformer Engine's modules, as Megatron-Core calls them (`transformer_engine/pytorch`, 2.11): fused norm and linear,
-//! linear, RMSNorm, rotary positions, attention, cross entropy. Each is one `autograd.Function` with a backward of its own,
+//! linear, grouped linear, RMSNorm, SwiGLU, rotary positions, attention, cross entropy. Each is one `autograd.Function` with a backward of its own,
 //! so what is saved and what is made stands in its file, not in derivative rules.
 //!
 //! Gradients of weights are added straight into Megatron's fp32 `main_grad` by the product itself
@@ -167,6 +167,11 @@ impl Shared {
         torch.reads(&[x, grad]);
         torch.moves(main_grad.saturating_mul(2));
         self.dummy_gradient(weight);
+    }
+
+    /// The gradient of a bias, which comes out of the weight's product.
+    fn bias_gradient(&self, bias: &Tensor) -> Tensor {
+        self.torch.empty(bias.layout().clone(), bias.dtype())
     }
 
     /// `get_dummy_wgrad`: one tensor for all weights of a shape.

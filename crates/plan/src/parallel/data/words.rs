@@ -8,14 +8,13 @@ use crate::torch::Dtype;
 impl Plan {
     /// How ranks share out the step, where there are several or they are told to.
     pub(crate) fn data_parallel(&self) -> Option<String> {
-        let options = &self.options;
-        let mesh = Mesh::of(&options.parallel).ok()?;
+        let (options, mesh) = (&self.options, &self.mesh);
         let ranks = mesh.dp * mesh.cp;
         let each = options.micro_batch_size;
         let said = match options.parallel.sharding {
             Sharding::Replicated if ranks == 1 => return None,
             Sharding::Replicated => options.ddp(),
-            Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => options.fsdp(&mesh),
+            Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => options.fsdp(mesh),
             Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3 => options.zero(),
         };
         Some(format!(

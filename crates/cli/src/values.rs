@@ -1,0 +1,16 @@
+//! The words of options that take one of a few.
+
+/// Defines a value of the command line that means one of the planner's.
+macro_rules! values {
+    ($name:ident for $target:ty { $($variant:ident = $text:literal => $value:expr),+ $(,)? }) => {
+        #[derive(Clone, Copy, clap::ValueEnum)]
+        pub(crate) enum $name { $(#[value(name = $text)] $variant),+ }
+
+        impl From<$name> for $target {
+            fn from(value: $name) -> $target {
+                match value { $($name::$variant => $value),+ }
+            }
+        }
+    };
+}
+pub(crate) use values;
