@@ -68,6 +68,8 @@ pub struct Options {
     pub fused_loss: bool,
     /// How long the loop keeps the model's output.
     pub hold_outputs: HoldOutputs,
+    /// What the model is trained on, or asked for.
+    pub objective: Objective,
     /// The card's compute capability; without one, sm80 is assumed.
     pub capability: Option<(u8, u8)>,
     /// Which modules run the step.
@@ -107,6 +109,7 @@ impl Default for Options {
             loss_in_model: false,
             fused_loss: false,
             hold_outputs: HoldOutputs::No,
+            objective: Objective::NextToken,
             capability: None,
             stack: Stack::default(),
             parallel: Parallel::default(),
@@ -493,6 +496,31 @@ pub enum HoldOutputs {
     Backward,
     /// Until the step ends.
     Step,
+}
+
+/// What a model is trained on, or asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objective {
+    /// The next token, as a causal language model is.
+    NextToken,
+    /// The log-probabilities of a response: so many tokens at the end of each row.
+    LogProbs {
+        /// Tokens of a response.
+        response: u64,
+    },
+    /// A number for each token: what a critic or a reward model gives.
+    Values,
+}
+
+impl Objective {
+    /// The module that its ops are said to be of.
+    pub(crate) fn module(self) -> &'static str {
+        match self {
+            Objective::NextToken => "loss_function",
+            Objective::LogProbs { .. } => "log_probs",
+            Objective::Values => "values",
+        }
+    }
 }
 
 /// How the weights of linear modules are packed (bitsandbytes).
