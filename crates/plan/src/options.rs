@@ -118,7 +118,7 @@ impl Default for Options {
 }
 
 /// Tokens of a micro-batch beyond any in use; keeps their product with a width far from 64 bits.
-const MOST_TOKENS: u64 = 1 << 32;
+pub(crate) const MOST_TOKENS: u64 = 1 << 32;
 /// Layers × micro-batches: a plan records some 200 storages of 56 B for each.
 pub(crate) const MOST_BLOCKS: u64 = 1 << 14;
 

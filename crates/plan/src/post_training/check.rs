@@ -2,7 +2,7 @@
 
 use super::{Algorithm, Engine, PostTraining};
 use crate::config::Architecture;
-use crate::options::{HoldOutputs, Options};
+use crate::options::{HoldOutputs, MOST_TOKENS, Options};
 use crate::parallel::Stack;
 use peakledger_input::Problem;
 
@@ -28,6 +28,16 @@ pub(super) fn check(
         let cause =
             format!("prompt and response are {tokens} tokens, and the model has {positions} positions");
         return wrong("--response-len", cause, "shorten one of them");
+    }
+    let rows = if request.algorithm == Algorithm::Dpo { 2 } else { 1 };
+    for (option, sequences) in [
+        ("--micro-batch-size", options.micro_batch_size.saturating_mul(rows)),
+        ("--rollout-sequences", if rows == 1 { request.sequences(options) } else { 0 }),
+    ] {
+        if sequences.saturating_mul(tokens) > MOST_TOKENS {
+            let cause = format!("{sequences} sequences × {tokens} tokens are more than 2^32");
+            return wrong(option, cause, "use fewer or shorter ones");
+        }
     }
     check_step(options)?;
     check_models(request)?;
