@@ -14,6 +14,7 @@ mod from;
 mod http;
 mod output;
 mod parallel_args;
+mod post_training_args;
 mod progress;
 mod question;
 mod server;

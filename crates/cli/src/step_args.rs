@@ -228,6 +228,7 @@ impl StepArgs {
             loss_in_model: self.loss_in_model.unwrap_or(default.loss_in_model),
             fused_loss: self.fused_loss.unwrap_or(default.fused_loss),
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
+            objective: default.objective,
             capability: card.and_then(|card| card.capability),
             stack,
             parallel: self.parallel.parallel(),

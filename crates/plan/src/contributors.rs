@@ -3,6 +3,7 @@
 use crate::parallel::data::GATHERED;
 use crate::plan::{At, Level, Plan, Step};
 use crate::torch::Dtype;
+use crate::torch::kv_cache::KV_CACHE;
 use crate::torch::tape::{CopiedFor, ModuleName, Role, Stored, Tape};
 use peakledger_core::{Bytes, Category, Detail, Device, Moment};
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ enum Kind {
     AutocastCopies(Dtype),
     AdapterCopies(Dtype),
     Batch,
+    KvCache,
     Logits(Dtype),
     LogProbabilities(Dtype),
     LogitGradients(Dtype),
@@ -193,6 +195,7 @@ impl Places<'_> {
             }
             (Category::Workspace, Role::Named { name }) => Kind::Named(name),
             (_, _) if stored.detail == Some(Detail::Input) => Kind::Batch,
+            (_, Role::Named { name: KV_CACHE }) => Kind::KvCache,
             (_, _) if stored.detail == Some(Detail::Output) => Kind::Logits(dtype),
             (Category::Workspace, _) if place.part == "loss_function" => Kind::LogitGradients(dtype),
             (Category::Workspace, _) if place.part == "optimizer" => {
@@ -212,7 +215,7 @@ impl Places<'_> {
     }
 }
 
-fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> String {
+pub(crate) fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> String {
     let layers = match layers {
         None => String::new(),
         Some((first, last)) if first == last => format!(" · layer {first}"),
@@ -230,6 +233,7 @@ fn name(GroupKey { kind, passes }: GroupKey, layers: Option<(u32, u32)>) -> Stri
         Kind::AutocastCopies(dtype) => with_type("autocast copies of the weights", dtype),
         Kind::AdapterCopies(dtype) => with_type("inputs copied for the adapters", dtype),
         Kind::Batch => "batch".to_owned(),
+        Kind::KvCache => KV_CACHE.to_owned(),
         Kind::Logits(dtype) => with_type("logits", dtype),
         Kind::LogProbabilities(dtype) => with_type("log-probabilities", dtype),
         Kind::LogitGradients(dtype) => with_type("gradients of the logits", dtype),
@@ -278,7 +282,8 @@ fn part_name(part: &'static str) -> &'static str {
         "embed_tokens" | "embed_in" | "wte" => "embedding",
         "wpe" => "positions",
         "norm" | "final_layer_norm" | "ln_f" | "final_layernorm" => "final norm",
-        "lm_head" | "output_layer" => "head",
+        "lm_head" | "score" | "output_layer" => "head",
+        "log_probs" => "log-probabilities",
         "rotary_emb" | "rotary_pos_emb" => "rotary tables",
         "" => "residual stream",
         other => other,

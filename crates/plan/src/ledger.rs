@@ -31,9 +31,14 @@ impl Plan {
         step: Step,
         residency: impl Fn(&Stored) -> Option<Residency>,
     ) -> Result<Ledger, LedgerError> {
-        let timeline = self.step(step).timeline.clone();
+        let states = self.states(residency).into_iter().map(|(_, state)| state).collect();
+        Ledger::new(self.step(step).timeline.clone(), states)
+    }
+
+    /// The storages of a step as states, each with the storage that it began as.
+    pub(crate) fn states(&self, residency: impl Fn(&Stored) -> Option<Residency>) -> Vec<(StorageId, State)> {
         let mut names = Names::new(&self.tape);
-        let mut states: Vec<State> = Vec::with_capacity(self.tape.stored.len());
+        let mut states: Vec<(StorageId, State)> = Vec::with_capacity(self.tape.stored.len());
         let mut of_storage = BTreeMap::new();
         for (id, stored) in (0u32..).map(StorageId).zip(&self.tape.stored) {
             let Some(residency) = residency(stored).filter(|_| stored.bytes > 0) else { continue };
@@ -42,20 +47,21 @@ impl Plan {
                 _ => id,
             };
             let state = of_storage.get(&original.0).and_then(|index: &usize| states.get_mut(*index));
-            if state.is_some_and(|state| state.bytes.get() == stored.bytes && joined(state, residency)) {
+            if state.is_some_and(|(_, state)| state.bytes.get() == stored.bytes && joined(state, residency)) {
                 continue;
             }
             of_storage.entry(original.0).or_insert(states.len());
-            states.push(State {
+            let state = State {
                 name: names.of(stored).into(),
                 category: stored.category,
                 detail: stored.detail,
                 bytes: Bytes::new(stored.bytes),
                 persistent: stored.outlives_the_step(),
                 residencies: Residencies::One(residency),
-            });
+            };
+            states.push((id, state));
         }
-        Ledger::new(timeline, states)
+        states
     }
 
     /// Where a storage is in a step, at device level, if it is there at all.

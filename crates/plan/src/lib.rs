@@ -44,6 +44,7 @@ pub mod options;
 pub mod parallel;
 mod pipeline;
 mod plan;
+pub mod post_training;
 mod repeat;
 mod step;
 mod torch;

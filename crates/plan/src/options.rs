@@ -68,6 +68,8 @@ pub struct Options {
     pub fused_loss: bool,
     /// How long the loop keeps the model's output.
     pub hold_outputs: HoldOutputs,
+    /// What the model is trained on, or asked for.
+    pub objective: Objective,
     /// The card's compute capability; without one, sm80 is assumed.
     pub capability: Option<(u8, u8)>,
     /// Which modules run the step.
@@ -107,6 +109,7 @@ impl Default for Options {
             loss_in_model: false,
             fused_loss: false,
             hold_outputs: HoldOutputs::No,
+            objective: Objective::NextToken,
             capability: None,
             stack: Stack::default(),
             parallel: Parallel::default(),
@@ -115,7 +118,7 @@ impl Default for Options {
 }
 
 /// Tokens of a micro-batch beyond any in use; keeps their product with a width far from 64 bits.
-const MOST_TOKENS: u64 = 1 << 32;
+pub(crate) const MOST_TOKENS: u64 = 1 << 32;
 /// Layers × micro-batches: a plan records some 200 storages of 56 B for each.
 pub(crate) const MOST_BLOCKS: u64 = 1 << 14;
 
@@ -494,6 +497,31 @@ pub enum HoldOutputs {
     Backward,
     /// Until the step ends.
     Step,
+}
+
+/// What a model is trained on, or asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objective {
+    /// The next token, as a causal language model is.
+    NextToken,
+    /// The log-probabilities of a response: so many tokens at the end of each row.
+    LogProbs {
+        /// Tokens of a response.
+        response: u64,
+    },
+    /// A number for each token: what a critic or a reward model gives.
+    Values,
+}
+
+impl Objective {
+    /// The module that its ops are said to be of.
+    pub(crate) fn module(self) -> &'static str {
+        match self {
+            Objective::NextToken => "loss_function",
+            Objective::LogProbs { .. } => "log_probs",
+            Objective::Values => "values",
+        }
+    }
 }
 
 /// How the weights of linear modules are packed (bitsandbytes).

@@ -120,31 +120,10 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     let mesh = options.mesh()?;
     // a stage is a part of the model, and what options name may be in another
     let whole = (mesh.pp > 1).then(|| step::count_all(&architecture, &options)).transpose()?;
-    let Outcome { tape, parameters: rank_parameters, trainable, .. } =
-        step::run(&architecture, &options, seq_len)?;
-    let (parameters, trainable) = whole.unwrap_or((rank_parameters, trainable));
-    let too_big = || {
-        Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")
-            .mend("check --micro-batch-size, --seq-len and the sizes in the config")
-    };
-    if tape.overflow {
-        return Err(too_big());
-    }
-    let first = StepPlan::read(&tape, Step::First).ok_or_else(too_big)?;
-    let steady = StepPlan::read(&tape, Step::Steady).ok_or_else(too_big)?;
-    Ok(Plan {
-        architecture,
-        options,
-        seq_len,
-        parameters,
-        trainable,
-        rank_parameters,
-        mesh,
-        first,
-        steady,
-        left_out: 0,
-        tape,
-    })
+    let outcome = step::run(&architecture, &options, seq_len)?;
+    let (parameters, trainable) = whole.unwrap_or((outcome.parameters, outcome.trainable));
+    let plan = Plan::of(architecture, options, seq_len, outcome)?;
+    Ok(Plan { parameters, trainable, ..plan })
 }
 
 /// What a total counts.
@@ -157,6 +136,38 @@ pub(crate) enum Level {
 }
 
 impl Plan {
+    /// What a run left, read off its tape.
+    pub(crate) fn of(
+        architecture: Architecture,
+        options: Options,
+        seq_len: u64,
+        Outcome { tape, parameters, trainable, .. }: Outcome,
+    ) -> Result<Plan, Problem> {
+        let mesh = options.mesh()?;
+        let too_big = || {
+            Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")
+                .mend("check --micro-batch-size, --seq-len and the sizes in the config")
+        };
+        if tape.overflow {
+            return Err(too_big());
+        }
+        let first = StepPlan::read(&tape, Step::First).ok_or_else(too_big)?;
+        let steady = StepPlan::read(&tape, Step::Steady).ok_or_else(too_big)?;
+        Ok(Plan {
+            architecture,
+            options,
+            seq_len,
+            parameters,
+            trainable,
+            rank_parameters: parameters,
+            mesh,
+            first,
+            steady,
+            left_out: 0,
+            tape,
+        })
+    }
+
     /// One of the steps.
     pub fn step(&self, step: Step) -> &StepPlan {
         match step {

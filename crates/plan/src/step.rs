@@ -5,10 +5,13 @@
 
 use crate::config::Architecture;
 use crate::model::megatron::GptModel;
-use crate::model::{Attend, Batch, Model, Run, causal_lm_loss, fused_causal_lm_loss};
+use crate::model::{
+    Attend, Batch, Model, Run, ValueHead, causal_lm_loss, fused_causal_lm_loss, policy_loss,
+    response_log_probs, value_loss,
+};
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
-use crate::options::{HoldOutputs, Options, Recompute};
+use crate::options::{HoldOutputs, Objective, Options, Recompute};
 use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
@@ -143,11 +146,12 @@ fn run_so(
         input_grads: options.recompute != Recompute::None,
     };
     torch.begin(Phase::Load, None);
-    let mut models: Vec<(Part, Box<dyn Model>)> = torch.once(|| {
+    let (mut models, value_head): (Vec<(Part, Box<dyn Model>)>, _) = torch.once(|| {
         let model = |part: Part| (part, built(&mut build, arch, options, run(part)));
         let models = parts.into_iter().map(model).collect();
+        let value_head = ValueHead::of(&mut build, &arch.shape, options.objective);
         build.cast_loaded();
-        models
+        (models, value_head)
     });
     if parallel.pp == 1 {
         build.check()?; // a stage may lack what is named, which was looked for in the whole model
@@ -158,8 +162,13 @@ fn run_so(
             Problem::in_option("--fused-loss", "the head has an adapter, which the op does not take");
         return Err(problem.mend("take `lm_head` out of the targets, or leave it out"));
     }
+    let asks_head = matches!(options.objective, Objective::LogProbs { .. });
+    if asks_head && models.iter().any(|(_, model)| has_adapter(&**model)) {
+        let cause = "the head has an adapter, beside which the trainer's log-probabilities are not planned";
+        return Err(Problem::in_option("--lora", cause).mend("take `lm_head` out of the targets"));
+    }
     let [loss_module, optimizer_module] =
-        ["loss_function", "optimizer"].map(|name| build.module(build.root(), name));
+        [options.objective.module(), "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
     let repeat = if few_layers { alike_layers(arch, options, &torch, &build.parameters) } else { None };
     torch.trail.replace(repeat.as_ref().map(|repeat| Trail::without(repeat.left_out())));
@@ -200,6 +209,7 @@ fn run_so(
         torch: torch.clone(),
         options,
         program,
+        value_head,
         loss_module,
         optimizer_module,
         scaler: (options.grad_scaler && !options.is_deepspeed()).then(|| GradScaler::new(&torch)),
@@ -278,7 +288,7 @@ fn host_parameters(torch: &Torch, parameters: &[Parameter]) -> Vec<HostParameter
 }
 
 /// Places a micro-batch on the device.
-fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
+pub(crate) fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
     let input = |name| place_input(torch, options, seq_len, (name, micro_batch));
     let attention_mask = options.padded.then(|| input("attention_mask"));
     // a model whose hidden states are split by sequence would count those of its part
@@ -368,6 +378,7 @@ pub(crate) struct Loop<'a> {
     pub(crate) torch: Rc<Torch>,
     pub(crate) options: &'a Options,
     program: Program,
+    value_head: Option<ValueHead>,
     loss_module: ModuleId,
     optimizer_module: ModuleId,
     scaler: Option<GradScaler>,
@@ -432,7 +443,8 @@ impl Loop<'_> {
                 hooks.enter();
             }
             let last_hidden_state = model.decode(batch);
-            let in_one_op = self.options.fused_loss && model.head().is_some();
+            let is_next_token = self.options.objective == Objective::NextToken;
+            let in_one_op = (self.options.fused_loss || !is_next_token) && model.head().is_some();
             let logits = if in_one_op { None } else { self.logits(model, &last_hidden_state) };
             let holds = self.options.loss_in_model || in_one_op;
             let logits = if holds { logits } else { logits.map(leave) };
@@ -486,7 +498,14 @@ impl Loop<'_> {
         }
         let head = model.head().and_then(|head| head.plain_weight());
         let of = |labels| match (logits, last_hidden_state, head) {
+            (None, Some(hidden), _) if self.options.objective == Objective::Values => {
+                let values = self.value_head.as_ref().map(|head| head.forward(hidden));
+                value_loss(values.as_ref().unwrap_or(hidden), shares)
+            }
             (None, Some(hidden), Some(head)) => {
+                if let Objective::LogProbs { response } = self.options.objective {
+                    return policy_loss(&response_log_probs(hidden, head, labels, response), shares);
+                }
                 let is_recent = self.options.capability.is_none_or(|capability| capability >= (8, 0));
                 fused_causal_lm_loss(hidden, head, labels, shares, is_recent)
             }

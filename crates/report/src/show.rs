@@ -177,7 +177,7 @@ impl ShowReport<'_> {
     }
 
     /// The phases, and what is said of those that are left out.
-    fn phase_table(&self, look: &Look) -> (Table, Option<String>) {
+    pub(crate) fn phase_table(&self, look: &Look) -> (Table, Option<String>) {
         let full = self.ledger().peak().bytes.get();
         let cpu = self.cpu_peak() > Bytes::ZERO;
         let mut columns = vec![Column::left(""), Column::left("phase").cut(), Column::right("total")];
@@ -257,7 +257,8 @@ fn category_table(peak: &Phase<'_>, look: &Look) -> Table {
     table
 }
 
-struct ShowJson<'a>(&'a ShowReport<'a>);
+/// The answer as JSON.
+pub(crate) struct ShowJson<'a>(pub(crate) &'a ShowReport<'a>);
 
 impl Serialize for ShowJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

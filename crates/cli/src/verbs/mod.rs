@@ -7,6 +7,7 @@ pub(crate) mod drawable;
 mod fit;
 mod list;
 pub(crate) mod plan;
+mod post_training;
 mod read;
 mod reconcile;
 mod replay;

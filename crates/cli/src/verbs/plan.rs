@@ -4,6 +4,7 @@ use crate::Answer;
 use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, model, target};
 use crate::from::{FromArgs, Given, Resolved};
 use crate::output::{self, Output, Target};
+use crate::post_training_args::PostTrainingArgs;
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usage;
 use crate::usual::{Change, changes};
@@ -29,16 +30,18 @@ pub(crate) struct Args {
     pub(crate) from: FromArgs,
     #[command(flatten)]
     given: Given,
+    #[command(flatten)]
+    post_training: PostTrainingArgs,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
     #[arg(long, value_name = "NAME|SIZE")]
-    gpu: Option<String>,
+    pub(super) gpu: Option<String>,
     /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
     /// torch's]
     #[arg(long, value_name = "KEY:VALUE,…")]
     alloc_conf: Option<String>,
     /// Exit with 1 if it does not fit the card of --gpu
     #[arg(long)]
-    exit_code: bool,
+    pub(super) exit_code: bool,
     /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
     candidates: Vec<String>,
@@ -103,6 +106,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let question = Question::of(&args)?;
     if args.from.print_options {
         return question.asked.print();
+    }
+    if let Some(request) = args.post_training.request()? {
+        return super::post_training::run(&args, &question, request);
     }
     // the file that must not be overwritten is known only now: the model may be a folder or a name
     let (model, config) = question.asked.model.open()?;
@@ -257,12 +263,12 @@ impl Planned {
     }
 }
 
-fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
+pub(super) fn answer(verdict: Option<Verdict>, asked: bool) -> Answer {
     if asked && verdict.is_some_and(|verdict| !verdict.fits()) { Answer::No } else { Answer::Given }
 }
 
 /// The files to be written, neither of which is a file that was read nor the other one.
-fn targets<'a>(args: &'a Args, read: &[&Input]) -> Result<(Output, Option<&'a Path>), Problem> {
+pub(super) fn targets<'a>(args: &'a Args, read: &[&Input]) -> Result<(Output, Option<&'a Path>), Problem> {
     let output = args.output.request_with_pictures(read)?.listing(&args.list).plotting(args.plot);
     let saved = output::saved(args.save.as_ref(), &output, read)?;
     Ok((output, saved))

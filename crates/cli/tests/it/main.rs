@@ -22,6 +22,7 @@ mod list;
 mod pages;
 mod plan;
 mod plot;
+mod post_training;
 mod ranks;
 mod read;
 mod read_hostile;

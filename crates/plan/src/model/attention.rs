@@ -57,8 +57,20 @@ pub(crate) struct Scores {
     pub(crate) softcap: bool,
 }
 
-/// The attended states `[b, s, h, d]`, and the attention weights where they are made.
+/// The attended states `[b, s, h, d]`, and the attention weights where they are made. A model that decodes attends to the
+/// tokens before too.
 pub(crate) fn attend(
+    attend: Attend,
+    [q, k, v]: [&Tensor; 3],
+    mask: Option<&Tensor>,
+    scores: Scores,
+) -> (Tensor, Option<Tensor>) {
+    let (k, v) = &q.torch().cached(k, v);
+    attend_to(attend, [q, k, v], mask, scores)
+}
+
+/// The same over these keys and values alone.
+pub(crate) fn attend_to(
     attend: Attend,
     [q, k, v]: [&Tensor; 3],
     mask: Option<&Tensor>,

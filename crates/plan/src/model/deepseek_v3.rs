@@ -1,7 +1,7 @@
 //! `deepseek_v3`: attention over latents (MLA), dense layers first and experts after them, some of which every token goes to
 //! (`transformers/models/deepseek_v3/modeling_deepseek_v3.py`).
 
-use super::attention::{Attend, Scores, attend, merge_heads};
+use super::attention::{Attend, Scores, attend_to, merge_heads};
 use super::decoder::{Around, Context, Decoder, Layer};
 use super::deepseek_moe::SharedMoe;
 use super::experts::Routed;
@@ -108,6 +108,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>
 }
 
 impl Blueprint for DeepseekV3 {
+    fn kv_width(&self, _: &Shape) -> u64 {
+        self.kv_lora_rank.saturating_add(self.qk_rope_head_dim)
+    }
+
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {
         let layer = |build: &mut Builder, module, index| -> Rc<dyn Layer> {
             Rc::new(DeepseekV3Layer::new(build, (module, index), shape, self, run.attend))
@@ -232,11 +236,14 @@ impl Attention {
 
             let apply = if deepseek.rope_interleave { apply_interleaved_rotary } else { apply_rotary };
             (q_rot, k_rot) = apply(&q_rot, &k_rot, &context.position_embeddings);
+            // the latents are what is kept of the tokens before
+            (kv_nope, k_rot) = hidden_states.torch().cached(&kv_nope, &k_rot);
             let query_states = ops::cat_last(&q_pass, &q_rot);
             let (key_states, value_states) = self.expand_kv(&kv_nope, &k_rot);
 
             let qkv = [&query_states, &key_states, &value_states];
-            let (attended, weights) = attend(self.attend, qkv, context.attention_mask.as_ref(), self.scores);
+            let (attended, weights) =
+                attend_to(self.attend, qkv, context.attention_mask.as_ref(), self.scores);
             let merged = merge_heads(attended);
             (self.o_proj.forward(&merged), weights)
         })

@@ -217,6 +217,7 @@ impl Attention {
 
     /// Softmax in the scores' own type, and no copy into `[b, s, h, d]`.
     fn eager(&self, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>) -> (Tensor, Option<Tensor>) {
+        let (k, v) = &q.torch().cached(k, v);
         let mut weights = ops::mul_scalar(ops::matmul(q, ops::transpose(k, -1, -2)));
         if let Some(mask) = mask {
             weights = ops::add(&weights, mask);

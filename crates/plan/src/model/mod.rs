@@ -18,12 +18,14 @@ pub(crate) mod megatron;
 mod mixtral;
 mod mlp;
 mod moe;
+mod objective;
 mod olmo2;
 mod phi3;
 mod qwen3_moe;
 
 pub(crate) use attention::Attend;
 pub(crate) use loss::{causal_lm_loss, fused_causal_lm_loss};
+pub(crate) use objective::{ValueHead, policy_loss, response_log_probs, value_loss};
 
 use crate::Layers;
 use crate::config::{Architecture, Reader, Shape};
@@ -135,6 +137,12 @@ pub(crate) trait Blueprint: Debug + Send + Sync {
     /// The same model as Megatron has it, if it has it.
     fn megatron(&self) -> Option<megatron::Gpt> {
         None
+    }
+
+    /// How many numbers a layer keeps of a token while the model decodes: its keys and values.
+    fn kv_width(&self, shape: &Shape) -> u64 {
+        let widths = shape.head_dim.saturating_add(shape.v_head_dim.unwrap_or(shape.head_dim));
+        shape.num_key_value_heads.saturating_mul(widths)
     }
 }
 

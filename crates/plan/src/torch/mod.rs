@@ -14,6 +14,7 @@ mod dtype;
 pub(crate) mod facts;
 pub(crate) mod hooks;
 pub(crate) mod kernel;
+pub(crate) mod kv_cache;
 mod layout;
 pub(crate) mod offload;
 pub(crate) mod ops;
@@ -72,6 +73,8 @@ pub(crate) struct Torch {
     tally: cost::Tally,
     /// Where the run passes through the layers, where some of them are left out.
     pub(crate) trail: RefCell<Option<Trail>>,
+    /// What a model that decodes keeps of the tokens before.
+    pub(crate) kv_cache: RefCell<Option<kv_cache::KvCache>>,
     /// What else is recorded, where somebody asks for it.
     pub(crate) facts: RefCell<Option<facts::Facts>>,
 }
@@ -104,6 +107,7 @@ impl Torch {
             sequence: Cell::new(0),
             tally: cost::Tally::default(),
             trail: RefCell::new(None),
+            kv_cache: RefCell::new(None),
             facts: RefCell::new(None),
         })
     }

@@ -8,6 +8,7 @@ mod megatron;
 mod offload;
 mod ops;
 mod pipeline;
+mod post_training;
 mod sharded;
 mod shared;
 mod states;

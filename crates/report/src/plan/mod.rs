@@ -382,28 +382,37 @@ impl PlanReport<'_> {
 
     fn contributors(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let peak = self.peak();
-        let contributors = self.plan.contributors_at(peak);
-        let shown = look.shown(contributors.len());
-        let mut table = Table::new(vec![
-            Column::left("").cut(),
-            Column::right(""),
-            Column::right("").optional(),
-            Column::bar(peak.phase.peak.get()),
+        contributor_table(&self.plan.contributors_at(peak), peak.phase.peak, out, look)
+    }
+}
+
+/// Who forms a peak, with bars.
+pub(crate) fn contributor_table(
+    contributors: &[Contributor],
+    peak: Bytes,
+    out: &mut dyn io::Write,
+    look: &Look,
+) -> io::Result<()> {
+    let shown = look.shown(contributors.len());
+    let mut table = Table::new(vec![
+        Column::left("").cut(),
+        Column::right(""),
+        Column::right("").optional(),
+        Column::bar(peak.get()),
+    ]);
+    for contributor in contributors.iter().take(shown) {
+        let style = look.category(contributor.category);
+        table.row(vec![
+            Cell::plain(look.text(&contributor.name)),
+            Cell::plain(contributor.bytes.to_string()),
+            Cell::plain(percent(contributor.bytes, peak)),
+            Cell::Bar(vec![(contributor.bytes.get(), style)]),
         ]);
-        for contributor in contributors.iter().take(shown) {
-            let style = look.category(contributor.category);
-            table.row(vec![
-                Cell::plain(look.text(&contributor.name)),
-                Cell::plain(contributor.bytes.to_string()),
-                Cell::plain(percent(contributor.bytes, peak.phase.peak)),
-                Cell::Bar(vec![(contributor.bytes.get(), style)]),
-            ]);
-        }
-        table.write(out, look)?;
-        match more(&contributors, shown) {
-            Some(more) => prose(out, look, Style::new(), &more),
-            None => Ok(()),
-        }
+    }
+    table.write(out, look)?;
+    match more(contributors, shown) {
+        Some(more) => prose(out, look, Style::new(), &more),
+        None => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@ mod attention;
 mod collectives;
 mod fused_loss;
 mod indexing;
+mod log_probs;
 mod loss;
 mod matmul;
 mod norm;
@@ -25,6 +26,7 @@ pub(crate) use fused_loss::fused_linear_cross_entropy;
 pub(crate) use indexing::{
     additive_mask, arange, causal_mask, constant_pad_last, embedding, vocabulary_parallel_embedding,
 };
+pub(crate) use log_probs::{all_but_last, chunked_log_probs};
 pub(crate) use loss::{log_softmax, nll_loss};
 pub(crate) use matmul::{addmm, grouped_mm, linear, linear_of_parts, matmul, matmul_4bit, matmul_8bit};
 pub(crate) use norm::layer_norm;
@@ -40,7 +42,7 @@ pub(crate) use routing::{
     scatter_in_place, select, sort, sum_of_rows, topk, zeros_like,
 };
 pub(crate) use view::{
-    cat_last, clone, contiguous, copied_side_by_side, every_other_last, expand, expand_heads, reshape,
+    cat_last, clone, contiguous, copied_side_by_side, every_other_last, expand, expand_heads, grown, reshape,
     slice_last, split_last, transpose, unsqueeze,
 };
 

@@ -3,6 +3,8 @@
 use super::pointwise::{like, to};
 use super::{one, output, sum_to};
 use crate::torch::autograd::{record, record_all};
+use crate::torch::kv_cache::KV_CACHE;
+use crate::torch::tape::Role;
 use crate::torch::{Layout, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
@@ -115,6 +117,14 @@ pub(crate) fn copied_side_by_side(a: &Tensor, b: &Tensor) -> Tensor {
             smallvec![for_earlier.then_some(earlier), this]
         })
     })
+}
+
+/// `torch.cat((before, a), dim=-2)` of `[b, h, s, d]`, with so many tokens in all: a new tensor of a cache, under its name.
+pub(crate) fn grown(a: &Tensor, tokens: u64) -> Tensor {
+    let [b, h, _, d] = [0, 1, 2, 3].map(|dim| a.size(dim));
+    let joined = output(a.torch(), "cat", Layout::contiguous(&[b, h, tokens, d]), a.dtype());
+    joined.relabel(|stored| stored.role = Role::Named { name: KV_CACHE });
+    joined
 }
 
 /// `torch.cat((a, b), dim=-1)`. Backward hands out slices of the gradient.

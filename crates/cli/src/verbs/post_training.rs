@@ -1,0 +1,35 @@
+//! `peakledger plan --post-training`: several models on one timeline.
+
+use super::plan::{Args, Question, answer, targets};
+use crate::Answer;
+use crate::output;
+use peakledger_core::document::LedgerFile;
+use peakledger_input::{Input, Problem};
+use peakledger_plan::catalogue::card;
+use peakledger_plan::config::Architecture;
+use peakledger_plan::post_training::{PostTraining, post_train};
+use peakledger_report::PostTrainingReport;
+
+/// Plans the step that was asked for, and what is around it.
+pub(super) fn run(args: &Args, question: &Question, request: PostTraining) -> Result<Answer, Problem> {
+    let (model, config) = question.asked.model.open()?;
+    let read: Vec<&Input> = config.iter().chain(&question.asked.inputs).collect();
+    let (output, saved) = targets(args, &read)?;
+    let card = args.gpu.as_deref().map(card).transpose()?;
+    let architecture = Architecture::read(&model.config)?;
+    let options = question.asked.step.options(card.as_ref())?;
+    let planned = post_train(architecture, options, request, card.as_ref())?;
+    let note = format!(
+        "peakledger plan {} --post-training {}, a step at device level: what the dispatcher hands out, the batch and kernel memory",
+        model.name,
+        planned.request.algorithm.as_str()
+    );
+    let file = LedgerFile::made(planned.ledger().clone(), note, planned.peak_ops().to_vec());
+    if let Some(path) = saved {
+        output::save_ledger(path, output.force, &file)?;
+    }
+    let report =
+        PostTrainingReport { name: &model.name, planned: &planned, file: &file, card: card.as_ref() };
+    output.write(&report)?;
+    Ok(answer(report.verdict(), args.exit_code))
+}

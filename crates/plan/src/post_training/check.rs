@@ -1,0 +1,136 @@
+//! What post-training cannot be, each in a sentence with its mend.
+
+use super::{Algorithm, Engine, PostTraining};
+use crate::config::Architecture;
+use crate::options::{HoldOutputs, MOST_TOKENS, Options};
+use crate::parallel::Stack;
+use peakledger_input::Problem;
+
+fn wrong(option: &str, cause: impl Into<String>, mend: impl Into<String>) -> Result<(), Problem> {
+    Err(Problem::in_option(option, cause.into()).mend(mend.into()))
+}
+
+/// Checks a request against the step that it trains with.
+pub(super) fn check(
+    request: &PostTraining,
+    options: &Options,
+    architecture: &Architecture,
+) -> Result<(), Problem> {
+    for (option, tokens, what) in
+        [("--prompt-len", request.prompt_len, "prompt"), ("--response-len", request.response_len, "response")]
+    {
+        if tokens == 0 {
+            return wrong(option, format!("a {what} of 0 tokens"), "use 1 or more");
+        }
+    }
+    let (tokens, positions) = (request.tokens(), architecture.shape.max_position_embeddings);
+    if architecture.shape.learned_positions && tokens > positions {
+        let cause =
+            format!("prompt and response are {tokens} tokens, and the model has {positions} positions");
+        return wrong("--response-len", cause, "shorten one of them");
+    }
+    let rows = if request.algorithm == Algorithm::Dpo { 2 } else { 1 };
+    for (option, sequences) in [
+        ("--micro-batch-size", options.micro_batch_size.saturating_mul(rows)),
+        ("--rollout-sequences", if rows == 1 { request.sequences(options) } else { 0 }),
+    ] {
+        if sequences.saturating_mul(tokens) > MOST_TOKENS {
+            let cause = format!("{sequences} sequences × {tokens} tokens are more than 2^32");
+            return wrong(option, cause, "use fewer or shorter ones");
+        }
+    }
+    check_step(options)?;
+    check_models(request)?;
+    match request.algorithm {
+        Algorithm::Dpo => check_pairs(request),
+        _ => check_rollout(request, options),
+    }
+}
+
+/// What the training step cannot be beside other models.
+fn check_step(options: &Options) -> Result<(), Problem> {
+    if options.seq_len.is_some() {
+        let cause = "a sequence is a prompt and a response";
+        return wrong("--seq-len", cause, "say `--prompt-len` and `--response-len` instead");
+    }
+    if options.mesh()?.world > 1 {
+        let cause = "post-training is planned on one GPU as yet";
+        return wrong("--post-training", cause, "leave out the options that spread the step");
+    }
+    if options.stack != Stack::Transformers {
+        let cause = "post-training is planned on transformers' modules alone";
+        return wrong("--stack", cause, "leave it out");
+    }
+    let of_the_loss = [
+        ("--fused-loss", options.fused_loss),
+        ("--loss-in-model", options.loss_in_model),
+        ("--hold-outputs", options.hold_outputs != HoldOutputs::No),
+    ];
+    if let Some((option, _)) = of_the_loss.iter().find(|(_, asked)| *asked) {
+        return wrong(option, "the trainer computes its own loss, without whole logits", "leave it out");
+    }
+    if options.offload.parameters {
+        let cause = "parameters that come a layer at a time are not planned beside other models";
+        return wrong("--offload", cause, "`--offload-between actor` moves them between phases");
+    }
+    Ok(())
+}
+
+/// What asks for a model that is not there.
+fn check_models(request: &PostTraining) -> Result<(), Problem> {
+    let between = request.offload_between;
+    let absent = [
+        ("reference", between.reference && !request.has_reference(), "`--beta 0.04` adds one to GRPO"),
+        ("reward", between.reward && !request.has_reward_model(), "`--reward-model` adds one"),
+        ("critic", between.critic && !request.has_critic(), "PPO has one"),
+    ];
+    if let Some((name, _, mend)) = absent.iter().find(|(_, asked, _)| *asked) {
+        let cause = format!("there is no {name} that could wait on the host");
+        return wrong("--offload-between", cause, format!("leave it out; {mend}"));
+    }
+    if request.algorithm != Algorithm::Grpo && request.group_size.is_some() {
+        let cause = format!("groups of responses are GRPO's; {} has none", request.algorithm.as_str());
+        return wrong("--group-size", cause, "leave it out, or use `--post-training grpo`");
+    }
+    Ok(())
+}
+
+/// What asks for a rollout where there is none.
+fn check_pairs(request: &PostTraining) -> Result<(), Problem> {
+    let asked = [
+        ("--rollout-sequences", request.rollout_sequences.is_some()),
+        ("--rollout-engine", request.engine != Engine::Hf),
+        ("--reward-model", request.has_reward_model()),
+    ];
+    match asked.iter().find(|(_, asked)| *asked) {
+        Some((option, _)) => {
+            wrong(option, "DPO samples nothing: its responses come with the data", "leave it out")
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_rollout(request: &PostTraining, options: &Options) -> Result<(), Problem> {
+    let (group, trained) = (request.group(), PostTraining::sequences_of_a_step(options));
+    if request.algorithm == Algorithm::Grpo && group < 2 {
+        let cause = format!("a group of {group} has nothing to be compared with");
+        return wrong("--group-size", cause, "use 2 or more");
+    }
+    let sequences = request.sequences(options);
+    if sequences == 0 {
+        return wrong("--rollout-sequences", "a rollout of 0 sequences", "use 1 or more");
+    }
+    if !sequences.is_multiple_of(group.max(1)) {
+        let cause = format!("{sequences} sequences are no whole number of groups of {group}");
+        return wrong("--group-size", cause, "use a divisor, or another `--rollout-sequences`");
+    }
+    if !sequences.is_multiple_of(trained.max(1)) {
+        let cause = format!("{sequences} sequences are no whole number of steps of {trained}");
+        return wrong(
+            "--rollout-sequences",
+            cause,
+            "make it a multiple of micro-batch size × accumulation steps",
+        );
+    }
+    Ok(())
+}

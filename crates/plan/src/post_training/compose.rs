@@ -1,0 +1,428 @@
+//! One timeline of many tapes: phases laid one behind the other, what passes shifted to where its phase lies, what persists
+//! spread over all of them by who needs it when.
+
+use super::models::{Model, Models};
+use super::rollout::{Pool, ROLLOUT, Sampled, Sampler};
+use super::{OffloadBetween, PostTraining};
+use crate::contributors::{GroupKey, Places, name};
+use crate::torch::tape::rounded;
+use crate::{Contributor, Plan, Step};
+use peakledger_core::{
+    Bytes, Category, Detail, Device, Ledger, Moment, Phase, Residencies, Residency, Slot, State, Timeline,
+};
+use peakledger_input::Problem;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+/// What stands between the name of a model, or of a phase, and that of a state.
+const OF: &str = ": ";
+
+/// The model, or the phase, that a state of a composed ledger is of.
+pub(super) fn of_model(name: &str) -> Option<&str> {
+    name.split_once(OF).map(|(of, _)| of)
+}
+
+/// The ledger, with what is said of its phases and states.
+#[derive(Debug)]
+pub(super) struct Composed {
+    pub(super) ledger: Ledger,
+    pub(super) peak_ops: Vec<Option<Box<str>>>,
+    /// Of each state.
+    groups: Vec<Group>,
+}
+
+/// What a state is grouped under.
+#[derive(Clone, Debug)]
+enum Group {
+    /// Storages of a tape.
+    Storage { of: &'static str, key: GroupKey, layer: Option<u32> },
+    /// What has its name here.
+    Named(&'static str),
+}
+
+/// A tape, or vLLM's rollout, which has none.
+struct Part<'a> {
+    /// Its model for what persists; for what passes the name of its phase, or of the model that is trained.
+    passing: &'static str,
+    plan: Option<&'a Plan>,
+    /// Whose weights it runs.
+    model: Option<Model>,
+    /// Whether what persists in it is listed from here.
+    owns: bool,
+    trains: bool,
+}
+
+/// A part where it is laid: once, or in each micro-batch.
+struct Laid {
+    part: usize,
+    micro_batch: Option<u32>,
+    /// Its phases as its own timeline has them, each with where it begins now.
+    slots: Vec<(Slot, Moment)>,
+}
+
+impl Laid {
+    /// Where a stay is now; what ends before the first phase that is laid is nowhere.
+    fn shifted(&self, stay: &Residency) -> Option<Residency> {
+        let first = self.slots.first()?;
+        let start = self.moved(stay.start.max(first.0.first))?;
+        (stay.end >= first.0.first)
+            .then(|| Some(Residency { device: stay.device, start, end: self.moved(stay.end)? }))?
+    }
+
+    fn moved(&self, moment: Moment) -> Option<Moment> {
+        let (slot, first) =
+            self.slots.iter().find(|(slot, _)| slot.first <= moment && moment <= slot.last)?;
+        Some(Moment(first.0 + (moment.0 - slot.first.0)))
+    }
+
+    fn last(&self) -> Moment {
+        self.slots.last().map_or(Moment(0), |(slot, first)| Moment(first.0 + (slot.last.0 - slot.first.0)))
+    }
+}
+
+/// Puts the parts together.
+pub(super) struct Composer<'a> {
+    parts: Vec<Part<'a>>,
+    pool: Option<&'a Pool>,
+    request: &'a PostTraining,
+    timeline: Timeline,
+    laid: Vec<Laid>,
+    /// The phases in order: which of the laid they are of, and their moments.
+    order: Vec<(usize, Moment, Moment)>,
+    peak_ops: Vec<Option<Box<str>>>,
+    is_full: bool,
+}
+
+impl<'a> Composer<'a> {
+    pub(super) fn new(
+        request: &'a PostTraining,
+        models: &'a Models,
+        sampled: Option<&'a Sampled>,
+    ) -> Composer<'a> {
+        let mut parts = Vec::new();
+        let mut pool = None;
+        if let Some(sampled) = sampled {
+            let (plan, model) = match &sampled.by {
+                Sampler::Generate(plan) => (Some(&**plan), Some(Model::Actor)),
+                Sampler::Pool(own) => {
+                    pool = Some(own);
+                    (None, None)
+                }
+            };
+            parts.push(Part { passing: ROLLOUT, plan, model, owns: false, trains: false });
+        }
+        let scorers = models.scorers.iter().map(|scorer| Part {
+            passing: scorer.phase,
+            plan: Some(&scorer.plan),
+            model: Some(scorer.model),
+            owns: scorer.owns_weights,
+            trains: false,
+        });
+        parts.extend(scorers);
+        let trained = [(Model::Actor, Some(&models.actor)), (Model::Critic, models.critic.as_ref())];
+        for (model, plan) in trained {
+            let Some(plan) = plan else { continue };
+            let passing = model.as_str();
+            parts.push(Part { passing, plan: Some(plan), model: Some(model), owns: true, trains: true });
+        }
+        Composer {
+            parts,
+            pool,
+            request,
+            timeline: Timeline::empty(),
+            laid: Vec::new(),
+            order: Vec::new(),
+            peak_ops: Vec::new(),
+            is_full: false,
+        }
+    }
+
+    /// Lays the phases: those before training, then the training steps, with what runs inside their micro-batches.
+    pub(super) fn lay_out(&mut self) {
+        let inside = self.request.algorithm.scores_inside();
+        for part in 0..self.parts.len() {
+            let trains = self.parts.get(part).is_some_and(|part| part.trains);
+            if trains {
+                self.lay_training(part, inside);
+            } else if !inside {
+                self.lay(part, None);
+            }
+        }
+    }
+
+    /// Lays a part that is not trained.
+    fn lay(&mut self, part: usize, micro_batch: Option<u32>) {
+        let laid = self.begin(part, micro_batch);
+        match self.parts.get(part).and_then(|part| part.plan) {
+            Some(plan) => {
+                let phases = plan.steady.timeline.slots().iter().zip(&plan.steady.phases);
+                for (slot, phase) in phases.filter(|(slot, _)| slot.phase != Phase::Load) {
+                    self.push(laid, slot, slot.phase.clone(), micro_batch, Some(phase.place().into()));
+                }
+            }
+            None => {
+                let slot =
+                    Slot { phase: Phase::named(ROLLOUT), micro_batch, first: Moment(0), last: Moment(0) };
+                self.push(laid, &slot, slot.phase.clone(), micro_batch, None);
+            }
+        }
+    }
+
+    fn lay_training(&mut self, part: usize, inside: bool) {
+        let Some((plan, model)) = self.parts.get(part).and_then(|part| Some((part.plan?, part.model?)))
+        else {
+            return;
+        };
+        let laid = self.begin(part, None);
+        let scorers: Vec<usize> =
+            (0..part).filter(|_| inside).filter(|other| self.parts.get(*other).is_some()).collect();
+        let phases = plan.steady.timeline.slots().iter().zip(&plan.steady.phases);
+        for (slot, phase) in phases.filter(|(slot, _)| slot.phase != Phase::Load) {
+            let named = match model {
+                Model::Critic => Phase::named(&format!("critic_{}", slot.phase)),
+                _ => slot.phase.clone(),
+            };
+            self.push(laid, slot, named, slot.micro_batch, Some(phase.place().into()));
+            if slot.phase == Phase::Loss {
+                scorers.iter().for_each(|scorer| self.lay(*scorer, slot.micro_batch));
+            }
+        }
+    }
+
+    fn begin(&mut self, part: usize, micro_batch: Option<u32>) -> usize {
+        self.laid.push(Laid { part, micro_batch, slots: Vec::new() });
+        self.laid.len() - 1
+    }
+
+    fn push(
+        &mut self,
+        laid: usize,
+        slot: &Slot,
+        phase: Phase,
+        micro_batch: Option<u32>,
+        op: Option<Box<str>>,
+    ) {
+        let first = Moment(u32::try_from(self.timeline.moments()).unwrap_or(u32::MAX));
+        let moments = NonZeroU32::new(slot.moments()).unwrap_or(NonZeroU32::MIN);
+        if !self.timeline.try_push(phase, micro_batch, moments) {
+            self.is_full = true;
+            return;
+        }
+        self.order.push((laid, first, Moment(first.0 + moments.get() - 1)));
+        self.peak_ops.push(op);
+        if let Some(laid) = self.laid.get_mut(laid) {
+            laid.slots.push((slot.clone(), first));
+        }
+    }
+
+    /// The ledger; so many sequences of a rollout are kept until they are trained on.
+    pub(super) fn compose(self, sequences: u64) -> Result<Composed, Problem> {
+        let too_big = || {
+            Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")
+                .mend("check --micro-batch-size, --prompt-len, --response-len and the sizes in the config")
+        };
+        if self.is_full {
+            return Err(too_big());
+        }
+        let mut states = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            if let Some(plan) = part.plan {
+                self.storages(number, part, plan, &mut states);
+            }
+        }
+        self.engine(&mut states);
+        self.experience(sequences, &mut states);
+        let (groups, states) = states.into_iter().unzip();
+        let ledger = Ledger::new(self.timeline, states).map_err(|_| too_big())?;
+        Ok(Composed { ledger, peak_ops: self.peak_ops, groups })
+    }
+
+    /// The storages of a part: what passes, wherever it is laid; what persists, where it is listed from here.
+    fn storages(&self, number: usize, part: &Part<'_>, plan: &Plan, states: &mut Vec<(Group, State)>) {
+        let places = Places::of(&plan.tape);
+        for (id, state) in plan.states(|stored| plan.residency(Step::Steady, stored)) {
+            let Some(stored) = plan.tape.get(id) else { continue };
+            let (key, layer) = places.group_key(stored);
+            if state.persistent {
+                // a workspace is the process's, whoever took it first
+                let is_workspace = state.category == Category::Workspace;
+                let is_listed =
+                    if is_workspace { part.trains && part.model == Some(Model::Actor) } else { part.owns };
+                let Some(model) = part.model.filter(|_| is_listed) else { continue };
+                let of = model.as_str();
+                let Some(residencies) = self.schedule(model, number, &state) else { continue };
+                let name = format!("{of}{OF}{}", state.name).into();
+                let group = match is_workspace {
+                    true => Group::Named("cuBLAS workspaces"),
+                    false => Group::Storage { of, key, layer },
+                };
+                states.push((group, State { name, residencies, ..state }));
+                continue;
+            }
+            for laid in self.laid.iter().filter(|laid| laid.part == number) {
+                let stays = state.residencies.as_slice().iter().filter_map(|stay| laid.shifted(stay));
+                let Some(residencies) = residencies(stays.collect()) else { continue };
+                let of = part.passing;
+                let name = match laid.micro_batch {
+                    None => format!("{of}{OF}{}", state.name),
+                    Some(i) => format!("{of}.{i}{OF}{}", state.name),
+                };
+                let state = State { name: name.into(), residencies, ..state.clone() };
+                states.push((Group::Storage { of, key, layer }, state));
+            }
+        }
+    }
+
+    /// Where a state of a model that persists is: on the device where it is needed, and between it where it was told to wait.
+    fn schedule(&self, model: Model, number: usize, state: &State) -> Option<Residencies> {
+        let OffloadBetween { actor, optimizer, reference, reward, critic } = self.request.offload_between;
+        let is_weight = state.category == Category::Parameter;
+        let waits = match (model, state.category) {
+            (_, Category::OptimizerState | Category::MasterWeight | Category::Gradient) => optimizer,
+            (_, Category::Workspace | Category::Activation | Category::CommunicationBuffer) => false,
+            (Model::Actor, _) => actor,
+            (Model::Reference, _) => reference,
+            (Model::Reward, _) => reward,
+            (Model::Critic, _) => critic,
+        };
+        if state.residencies.as_slice().iter().any(|stay| stay.device == Device::Cpu) {
+            return self.held_out(number, state);
+        }
+        let away = if waits { Some(Device::Cpu) } else { Some(Device::Gpu) };
+        self.periods(away, |laid| match self.parts.get(laid.part) {
+            Some(part) if is_weight => part.model == Some(model),
+            Some(_) => laid.part == number,
+            None => false,
+        })
+    }
+
+    /// What training itself keeps on the host, or moves: as it begins a step, so it was before; as it ends, so it stays.
+    fn held_out(&self, number: usize, state: &State) -> Option<Residencies> {
+        let laid = self.laid.iter().find(|laid| laid.part == number)?;
+        let (begins, ends) = (laid.slots.first()?.1, laid.last());
+        let stays = state.residencies.as_slice().iter().filter_map(|stay| laid.shifted(stay));
+        let spread = stays.map(|stay| Residency {
+            start: if stay.start == begins { Moment(0) } else { stay.start },
+            end: if stay.end == ends { self.last() } else { stay.end },
+            ..stay
+        });
+        residencies(spread.collect())
+    }
+
+    fn last(&self) -> Moment {
+        self.order.last().map_or(Moment(0), |(_, _, last)| *last)
+    }
+
+    /// On the device in the phases of which that is true, and in the others away, if anywhere.
+    fn periods(&self, away: Option<Device>, is_there: impl Fn(&Laid) -> bool) -> Option<Residencies> {
+        let mut stays: Vec<Residency> = Vec::new();
+        for (laid, start, end) in &self.order {
+            let is_there = self.laid.get(*laid).is_some_and(&is_there);
+            let Some(device) = (if is_there { Some(Device::Gpu) } else { away }) else { continue };
+            match stays.last_mut() {
+                Some(last) if last.device == device && last.end.0 + 1 == start.0 => last.end = *end,
+                _ => stays.push(Residency { device, start: *start, end: *end }),
+            }
+        }
+        residencies(stays)
+    }
+
+    /// What vLLM holds, asleep and awake.
+    fn engine(&self, states: &mut Vec<(Group, State)>) {
+        let Some(pool) = self.pool else { return };
+        let samples = |laid: &Laid| self.parts.get(laid.part).is_some_and(|part| part.passing == ROLLOUT);
+        let (weights_away, blocks_away) = match pool.vllm.sleep_level {
+            None => (Some(Device::Gpu), Some(Device::Gpu)),
+            Some(1) => (Some(Device::Cpu), None),
+            Some(_) => (None, None),
+        };
+        let all_else = match pool.vllm.gpu_memory_utilization {
+            None => ["vllm: KV cache blocks", "vLLM · KV cache blocks"],
+            Some(_) => ["vllm: KV cache blocks and workspace", "vLLM · KV cache blocks and workspace"],
+        };
+        for ([name, group], category, bytes, away) in [
+            (
+                ["vllm: weights, bf16", "vLLM · weights, bf16"],
+                Category::Parameter,
+                pool.weights,
+                weights_away,
+            ),
+            (all_else, Category::Activation, pool.blocks, blocks_away),
+            (["vllm: logits, fp32", "vLLM · logits, fp32"], Category::Activation, pool.logits, None),
+        ] {
+            let Some(residencies) = self.periods(away, samples).filter(|_| bytes > Bytes::ZERO) else {
+                continue;
+            };
+            let persistent = away.is_some();
+            let state = State { name: name.into(), category, detail: None, bytes, persistent, residencies };
+            states.push((Group::Named(group), state));
+        }
+    }
+
+    /// What a rollout leaves for training: ids, and 4 bytes a token of each score.
+    fn experience(&self, sequences: u64, states: &mut Vec<(Group, State)>) {
+        for laid in self.laid.iter().filter(|laid| laid.micro_batch.is_none()) {
+            let Some(part) = self.parts.get(laid.part).filter(|part| !part.trains) else { continue };
+            let (name, numbers) = match part.passing {
+                ROLLOUT => ("ids of prompts and responses", self.request.tokens().saturating_mul(2)),
+                "score_actor" => ("old log-probabilities", self.request.response_len),
+                "score_reference" => ("reference log-probabilities", self.request.response_len),
+                "score_critic" => ("values", self.request.response_len),
+                _ => ("rewards", 1),
+            };
+            let bytes = Bytes::new(rounded(sequences.saturating_mul(numbers).saturating_mul(4)));
+            let stay = Residency { device: Device::Gpu, start: laid.last(), end: self.last() };
+            let state = State {
+                name: format!("experience{OF}{name}").into(),
+                category: Category::Activation,
+                detail: Some(Detail::Input),
+                bytes,
+                persistent: false,
+                residencies: Residencies::One(stay),
+            };
+            states.push((Group::Named("experience"), state));
+        }
+    }
+}
+
+/// Stays as residencies, if there are any.
+fn residencies(mut stays: Vec<Residency>) -> Option<Residencies> {
+    match stays.len() {
+        0 => None,
+        1 => stays.pop().map(Residencies::One),
+        _ => Some(Residencies::Many(stays)),
+    }
+}
+
+impl Composed {
+    /// Who stands on the device at a moment, grouped, largest first, then by name.
+    pub(super) fn contributors(&self, moment: Moment) -> Vec<Contributor> {
+        type Key = (&'static str, Option<GroupKey>);
+        let mut sums: BTreeMap<Key, (Contributor, Option<(u32, u32)>)> = BTreeMap::new();
+        for (id, state) in self.ledger.resident(Device::Gpu, moment) {
+            let (key, layer) = match self.groups.get(id.0 as usize) {
+                Some(Group::Storage { of, key, layer }) => ((*of, Some(*key)), *layer),
+                Some(Group::Named(name)) => ((*name, None), None),
+                None => continue,
+            };
+            let empty = || {
+                let (category, detail) = (state.category, state.detail);
+                (Contributor { name: String::new(), category, detail, bytes: Bytes::ZERO, count: 0 }, None)
+            };
+            let (sum, layers) = sums.entry(key).or_insert_with(empty);
+            sum.bytes = Bytes::new(sum.bytes.get() + state.bytes.get()); // part of a total that fits
+            sum.count += 1;
+            if let Some(layer) = layer {
+                let (first, last) = layers.unwrap_or((layer, layer));
+                *layers = Some((first.min(layer), last.max(layer)));
+            }
+        }
+        let named = |((of, key), (sum, layers)): (Key, (Contributor, Option<(u32, u32)>))| Contributor {
+            name: key.map_or_else(|| of.to_owned(), |key| format!("{of} · {}", name(key, layers))),
+            ..sum
+        };
+        let mut list: Vec<Contributor> = sums.into_iter().map(named).collect();
+        list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        list
+    }
+}

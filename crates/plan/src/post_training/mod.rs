@@ -1,0 +1,274 @@
+//! Post-training: several models on one timeline. A GRPO, PPO or DPO step is a rollout, passes that score it, and the
+//! training step, one after the other on a card; each model sits on the device while it is needed, on the host while it
+//! sleeps, or nowhere.
+//!
+//! Nothing here is a formula where the interpreter can run: the training step is [`plan`]'s with the trainer's
+//! own loss, the passes that score run the same modules under `no_grad` ([`score`]), a rollout by `generate()` runs prefill
+//! and the last step over its KV cache ([`rollout`]). [`compose`] puts their tapes on one timeline with phases of its own.
+//! The answer is an ordinary ledger.
+//!
+//! Sources: TRL 1.16 (`trainer/grpo_trainer.py`, `trainer/dpo_trainer.py`, `generation/vllm_generation.py`) for GRPO and DPO;
+//! verl 0.9.1 (`trainer/ppo/ray_trainer.py`, `workers/engine_workers.py`) and OpenRLHF 0.11.2 (`trainer/ppo_trainer.py`) for
+//! PPO's order, its critic and what is offloaded between phases.
+
+mod check;
+mod compose;
+mod models;
+mod rollout;
+mod score;
+mod words;
+
+pub use models::ModelInMemory;
+
+use crate::catalogue::Card;
+use crate::config::Architecture;
+use crate::notes::Assumption;
+use crate::options::{Objective, Options};
+use crate::torch::Dtype;
+use crate::{Contributor, Plan, Verdict, plan};
+use compose::{Composed, Composer};
+use models::Models;
+use peakledger_core::{Bytes, Ledger, Moment};
+use peakledger_input::Problem;
+
+/// How a model is trained after it was trained on text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Groups of responses to a prompt are compared with one another; no critic.
+    Grpo,
+    /// A critic tells the value of each token.
+    Ppo,
+    /// Pairs of a chosen and a rejected response that come with the data; nothing is sampled.
+    Dpo,
+}
+
+impl Algorithm {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Algorithm::Grpo => "grpo",
+            Algorithm::Ppo => "ppo",
+            Algorithm::Dpo => "dpo",
+        }
+    }
+}
+
+/// Who samples the responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// `generate()` of transformers, with the weights that are trained.
+    Hf,
+    /// vLLM in the same process (`vllm_mode="colocate"`), with weights of its own in bf16.
+    Vllm(Vllm),
+}
+
+/// How vLLM shares the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vllm {
+    /// `gpu_memory_utilization` in millionths of the card; without one, as many blocks as the sequences fill.
+    pub gpu_memory_utilization: Option<u32>,
+    /// The level at which it sleeps while models score and train: 1 keeps its weights on the host, 2 keeps nothing.
+    pub sleep_level: Option<u8>,
+}
+
+/// What is on the host between the phases that need it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OffloadBetween {
+    /// The actor's weights (verl's `actor.fsdp_config.param_offload`).
+    pub actor: bool,
+    /// Optimizer state and master weights of what is trained (verl's `optimizer_offload`).
+    pub optimizer: bool,
+    /// The reference's weights (verl's `ref.fsdp_config.param_offload`, OpenRLHF's `--ref.offload`).
+    pub reference: bool,
+    /// The reward model's weights (OpenRLHF's `--reward.offload`).
+    pub reward: bool,
+    /// The critic's weights (verl's `critic.fsdp_config.param_offload`).
+    pub critic: bool,
+}
+
+/// What post-training is asked for, beside the options of the training step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostTraining {
+    /// How.
+    pub algorithm: Algorithm,
+    /// Tokens of a prompt.
+    pub prompt_len: u64,
+    /// Tokens of a response.
+    pub response_len: u64,
+    /// Responses to a prompt that are compared (`num_generations`); without one 8.
+    pub group_size: Option<u64>,
+    /// Sequences of a rollout on this card; without one as many as a step trains on, a group at least.
+    pub rollout_sequences: Option<u64>,
+    /// Who samples.
+    pub engine: Engine,
+    /// Whether there is a reference: GRPO without `beta` has none, DPO with precomputed log-probabilities needs none.
+    pub reference: Option<bool>,
+    /// The type of the reference's weights, and of the reward model's; without one that of the actor's.
+    pub reference_dtype: Option<Dtype>,
+    /// Whether a reward model is on the card; without an answer PPO has one.
+    pub reward_model: Option<bool>,
+    /// What sleeps on the host.
+    pub offload_between: OffloadBetween,
+}
+
+impl PostTraining {
+    /// The usual lengths: TRL's `max_completion_length` behind a prompt as long.
+    pub fn new(algorithm: Algorithm) -> PostTraining {
+        PostTraining {
+            algorithm,
+            prompt_len: 512,
+            response_len: 512,
+            group_size: None,
+            rollout_sequences: None,
+            engine: Engine::Hf,
+            reference: None,
+            reference_dtype: None,
+            reward_model: None,
+            offload_between: OffloadBetween::default(),
+        }
+    }
+
+    fn has_reference(&self) -> bool {
+        self.reference.unwrap_or(self.algorithm != Algorithm::Grpo)
+    }
+
+    fn has_reward_model(&self) -> bool {
+        self.reward_model.unwrap_or(self.algorithm == Algorithm::Ppo)
+    }
+
+    fn has_critic(&self) -> bool {
+        self.algorithm == Algorithm::Ppo
+    }
+
+    /// Tokens of a whole sequence.
+    fn tokens(&self) -> u64 {
+        self.prompt_len.saturating_add(self.response_len)
+    }
+
+    /// Sequences that one optimizer step trains on.
+    fn sequences_of_a_step(options: &Options) -> u64 {
+        options.micro_batch_size.saturating_mul(u64::from(options.gradient_accumulation_steps))
+    }
+
+    /// Responses in a group.
+    fn group(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::Grpo => self.group_size.unwrap_or(8),
+            _ => 1,
+        }
+    }
+
+    /// Sequences of a rollout: whole groups, and whole steps of training.
+    fn sequences(&self, options: &Options) -> u64 {
+        let trained = Self::sequences_of_a_step(options);
+        self.rollout_sequences.unwrap_or(match self.group_size {
+            None => trained.max(self.group()),
+            Some(_) => trained.next_multiple_of(self.group().max(1)),
+        })
+    }
+
+    /// Whether the actor's log-probabilities of its own responses are computed before it is trained: where several steps
+    /// train on a rollout, where another engine sampled, and always for PPO (`_generate_and_score_completions`,
+    /// `trl/trainer/grpo_trainer.py`; `_compute_old_log_prob`, `verl/trainer/ppo/ray_trainer.py`).
+    fn scores_itself(&self, options: &Options) -> bool {
+        match self.algorithm {
+            Algorithm::Grpo => {
+                self.engine != Engine::Hf || self.sequences(options) > Self::sequences_of_a_step(options)
+            }
+            Algorithm::Ppo => true,
+            Algorithm::Dpo => false,
+        }
+    }
+}
+
+/// Post-training that is planned.
+#[derive(Debug)]
+pub struct PostTrained {
+    /// What was asked for.
+    pub request: PostTraining,
+    /// The training step of the actor by itself.
+    pub actor: Plan,
+    /// Sequences of a rollout; 0 where nothing is sampled.
+    pub sequences: u64,
+    /// The models on the card, and what each keeps there.
+    pub models: Vec<ModelInMemory>,
+    /// The largest KV cache; 0 where nothing is sampled.
+    pub kv_cache: Bytes,
+    /// What is taken for granted, first of post-training, then of the training step.
+    pub assumptions: Vec<Assumption>,
+    /// What the figures leave out.
+    pub not_counted: Vec<&'static str>,
+    composed: Composed,
+}
+
+impl PostTrained {
+    /// All of it on one timeline, at device level.
+    pub fn ledger(&self) -> &Ledger {
+        &self.composed.ledger
+    }
+
+    /// What runs at each phase's peak, where that is known.
+    pub fn peak_ops(&self) -> &[Option<Box<str>>] {
+        &self.composed.peak_ops
+    }
+
+    /// Who stands on the device at a moment, grouped, largest first, then by name.
+    pub fn contributors(&self, moment: Moment) -> Vec<Contributor> {
+        self.composed.contributors(moment)
+    }
+
+    /// Whether it fits a card: the device-level peak and the CUDA context. What the caching allocator reserves beyond that is
+    /// not predicted.
+    pub fn verdict(&self, card: &Card) -> Verdict {
+        let needed = self.ledger().peak().bytes.checked_add(self.actor.outside(Some(card)));
+        Verdict { needed: needed.unwrap_or(Bytes::new(u64::MAX)), capacity: card.total }
+    }
+}
+
+/// Plans a step of post-training: one rollout, what scores it, and one optimizer step on it.
+///
+/// # Errors
+/// Names the option that cannot be, or the sum that does not fit into 64 bits.
+pub fn post_train(
+    architecture: Architecture,
+    options: Options,
+    request: PostTraining,
+    card: Option<&Card>,
+) -> Result<PostTrained, Problem> {
+    check::check(&request, &options, &architecture)?;
+    let rows = if request.algorithm == Algorithm::Dpo { 2 } else { 1 };
+    let training = Options {
+        micro_batch_size: options.micro_batch_size.saturating_mul(rows),
+        seq_len: Some(request.tokens()),
+        objective: Objective::LogProbs { response: request.response_len },
+        ..options.clone()
+    };
+    let sampled = match request.algorithm {
+        Algorithm::Dpo => None,
+        _ => Some(rollout::plan(&architecture, &options, &request, card)?),
+    };
+    let models = Models::plan(architecture, training, &request, &options)?;
+    let mut composer = Composer::new(&request, &models, sampled.as_ref());
+    composer.lay_out();
+    let composed = composer.compose(request.sequences(&options))?;
+    let sequences = sampled.as_ref().map_or(0, |sampled| sampled.sequences);
+    let kv_cache = sampled.as_ref().map_or(Bytes::ZERO, |sampled| sampled.kv_cache);
+    let mut assumptions = words::assumptions(&request, &options, &models, sampled.as_ref());
+    // what its loop does with logits is said of the loss
+    assumptions.extend(models.actor.assumptions().into_iter().filter(|it| it.topic != "loop"));
+    Ok(PostTrained {
+        sequences,
+        models: models.in_memory(&composed.ledger),
+        kv_cache,
+        assumptions,
+        not_counted: words::not_counted(&request, sampled.as_ref()),
+        actor: models.actor,
+        composed,
+        request,
+    })
+}
+
+/// Plans a training step, for which there is no other way in here.
+fn step(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
+    plan(architecture, options)
+}

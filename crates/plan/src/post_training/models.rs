@@ -1,0 +1,137 @@
+//! The models of a step of post-training: what is trained, and the passes that score.
+
+use super::compose::of_model;
+use super::score::{pass, scoring, untrained};
+use super::{Algorithm, PostTraining};
+use crate::Plan;
+use crate::config::{Architecture, Shape};
+use crate::options::{Objective, Options};
+use peakledger_core::{Bytes, Category, Ledger};
+use peakledger_input::Problem;
+
+/// Whose weights they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Model {
+    Actor,
+    Reference,
+    Reward,
+    Critic,
+}
+
+impl Model {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Model::Actor => "actor",
+            Model::Reference => "reference",
+            Model::Reward => "reward",
+            Model::Critic => "critic",
+        }
+    }
+}
+
+/// A pass that scores: one micro-batch, like all others of it.
+pub(super) struct Scorer {
+    /// The name of its phase.
+    pub(super) phase: &'static str,
+    pub(super) plan: Plan,
+    /// Whose weights it runs.
+    pub(super) model: Model,
+    /// Whether they are there for it alone.
+    pub(super) owns_weights: bool,
+}
+
+/// What is trained, and what scores.
+pub(super) struct Models {
+    pub(super) actor: Plan,
+    pub(super) critic: Option<Plan>,
+    pub(super) scorers: Vec<Scorer>,
+}
+
+impl Models {
+    /// Plans each by itself. `given` are the options before the algorithm changed them.
+    pub(super) fn plan(
+        architecture: Architecture,
+        training: Options,
+        request: &PostTraining,
+        given: &Options,
+    ) -> Result<Models, Problem> {
+        let with_values = Architecture { shape: with_values(&architecture.shape), ..architecture.clone() };
+        let dtype = request.reference_dtype.unwrap_or(training.loaded());
+        let has_adapters = training.lora.is_some();
+        let (log_probs, values) = (training.objective, Objective::Values);
+        let mut scorers = Vec::new();
+        if request.has_reward_model() {
+            let options = untrained(&training, values, Some(dtype));
+            let plan = pass(&with_values, options, "score_reward")?;
+            scorers.push(Scorer { phase: "score_reward", plan, model: Model::Reward, owns_weights: true });
+        }
+        if request.scores_itself(given) {
+            let plan = pass(&architecture, scoring(&training, log_probs), "score_actor")?;
+            scorers.push(Scorer { phase: "score_actor", plan, model: Model::Actor, owns_weights: false });
+        }
+        if request.has_reference() {
+            // adapters are switched off to get the reference
+            let options = untrained(&training, log_probs, (!has_adapters).then_some(dtype));
+            let plan = pass(&architecture, options, "score_reference")?;
+            let model = if has_adapters { Model::Actor } else { Model::Reference };
+            scorers.push(Scorer { phase: "score_reference", plan, model, owns_weights: !has_adapters });
+        }
+        let mut critic = None;
+        if request.has_critic() {
+            let plan = pass(&with_values, scoring(&training, values), "score_critic")?;
+            scorers.push(Scorer { phase: "score_critic", plan, model: Model::Critic, owns_weights: false });
+            critic = Some(super::step(with_values, Options { objective: values, ..training.clone() })?);
+        }
+        Ok(Models { actor: super::step(architecture, training)?, critic, scorers })
+    }
+
+    /// What each model keeps from step to step.
+    pub(super) fn in_memory(&self, ledger: &Ledger) -> Vec<ModelInMemory> {
+        let own = self.scorers.iter().filter(|scorer| scorer.owns_weights);
+        let own = own.map(|scorer| (scorer.model, &scorer.plan));
+        let trained = [(Model::Actor, Some(&self.actor)), (Model::Critic, self.critic.as_ref())];
+        let trained = trained.into_iter().filter_map(|(model, plan)| Some((model, plan?)));
+        let mut models: Vec<(Model, &Plan)> = trained.chain(own).collect();
+        models.sort_by_key(|(model, _)| *model);
+        let kept = |model: Model, of: &dyn Fn(Category) -> bool| {
+            let states = ledger.states().iter().filter(|state| state.persistent && of(state.category));
+            let own = states.filter(|state| of_model(&state.name) == Some(model.as_str()));
+            Bytes::new(own.map(|state| state.bytes.get()).sum()) // part of a total that fits
+        };
+        let in_memory = |(model, plan): (Model, &Plan)| ModelInMemory {
+            name: model.as_str(),
+            parameters: plan.parameters,
+            weights: kept(model, &|category| category == Category::Parameter),
+            optimizer: kept(model, &|category| {
+                matches!(category, Category::OptimizerState | Category::MasterWeight | Category::Gradient)
+            }),
+        };
+        models.into_iter().map(in_memory).collect()
+    }
+}
+
+/// The shape of a model that gives values: a head for the vocabulary would be a parameter more, so it is left tied.
+fn with_values(shape: &Shape) -> Shape {
+    Shape { tie_word_embeddings: true, ..shape.clone() }
+}
+
+/// A model on the card and what it keeps from step to step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInMemory {
+    /// `actor`, `reference`, `reward` or `critic`.
+    pub name: &'static str,
+    /// Its parameters.
+    pub parameters: u64,
+    /// Its weights and buffers.
+    pub weights: Bytes,
+    /// Optimizer state, master weights and gradient buffers.
+    pub optimizer: Bytes,
+}
+
+impl Algorithm {
+    /// Whether the reference runs inside each micro-batch, after the actor's forward pass and before its backward
+    /// (`_compute_loss`, `trl/trainer/dpo_trainer.py`).
+    pub(super) fn scores_inside(self) -> bool {
+        self == Algorithm::Dpo
+    }
+}

@@ -1,0 +1,117 @@
+//! A model that only runs forward: one micro-batch under `no_grad`, by the same modules as training, on a tape of its own.
+
+use crate::Plan;
+use crate::config::Architecture;
+use crate::model::{Attend, Model, Run, ValueHead, response_log_probs};
+use crate::nn::{Builder, count};
+use crate::options::{Lora, LoraTargets, Objective, Options, Recompute};
+use crate::step::{Outcome, load};
+use crate::torch::{Dtype, ModuleId, Tensor, Torch};
+use peakledger_core::Phase;
+use peakledger_input::Problem;
+use std::rc::Rc;
+
+/// What runs forward, with the session that it runs in.
+pub(super) struct Inference {
+    pub(super) torch: Rc<Torch>,
+    pub(super) model: Box<dyn Model>,
+    value_head: Option<ValueHead>,
+    module: ModuleId,
+    parameters: u64,
+}
+
+impl Inference {
+    /// Loads a model. What training does to what is saved is left out: nothing is.
+    pub(super) fn load(architecture: &Architecture, options: &Options) -> Result<Inference, Problem> {
+        let torch = Torch::new(1 << 12, options.capability);
+        let mut build = Builder::new(torch.clone(), options);
+        let shape = &architecture.shape;
+        let run = Run { attend: Attend::choose(shape, options), ..Run::none(shape) };
+        torch.begin(Phase::Load, None);
+        let (model, value_head) = torch.once(|| {
+            let model = architecture.blueprint.build(&mut build, shape, run);
+            let value_head = ValueHead::of(&mut build, shape, options.objective);
+            build.cast_loaded();
+            (model, value_head)
+        });
+        build.check()?;
+        let module = build.module(build.root(), options.objective.module());
+        let parameters = count(&std::mem::take(&mut build.parameters));
+        torch.end();
+        Ok(Inference { torch, model, value_head, module, parameters })
+    }
+
+    /// The tape as a plan.
+    pub(super) fn finish(self, architecture: &Architecture, options: Options) -> Result<Plan, Problem> {
+        let tape = std::mem::take(&mut *self.torch.tape.borrow_mut());
+        let seq_len = options.length(&architecture.shape);
+        let outcome = Outcome {
+            tape,
+            parameters: self.parameters,
+            trainable: 0,
+            #[cfg(test)]
+            layers_left_out: 0,
+        };
+        Plan::of(architecture.clone(), options, seq_len, outcome)
+    }
+}
+
+/// The options of a training step for a pass that scores: the same model, run once, with nothing kept for backward.
+pub(super) fn scoring(training: &Options, objective: Objective) -> Options {
+    Options {
+        objective,
+        gradient_accumulation_steps: 1,
+        recompute: Recompute::None,
+        offload: Default::default(),
+        offload_layers: None,
+        grad_dtype: None,
+        master_weights: None,
+        ..training.clone()
+    }
+}
+
+/// The same for a model that is not trained: as the framework loads it, so its parameters ask for gradients, and autocast
+/// keeps copies of them while it runs. The actor without its adapters stays as frozen as it is.
+pub(super) fn untrained(training: &Options, objective: Objective, dtype: Option<Dtype>) -> Options {
+    let scoring = scoring(training, objective);
+    let none = LoraTargets::Named(Vec::new());
+    let lora = training.lora.clone().filter(|_| dtype.is_none());
+    Options {
+        lora: lora.map(|lora| Lora { targets: none, ..lora }),
+        weights_dtype: dtype.or(scoring.weights_dtype),
+        freeze: Vec::new(),
+        quantize: scoring.quantize.filter(|_| dtype.is_none()),
+        prepare_for_kbit: scoring.prepare_for_kbit && dtype.is_none(),
+        ..scoring
+    }
+}
+
+/// Plans one micro-batch of a pass that scores.
+///
+/// # Errors
+/// Where a size does not fit into 64 bits, or the model cannot be built.
+pub(super) fn pass(architecture: &Architecture, options: Options, phase: &str) -> Result<Plan, Problem> {
+    let seq_len = options.length(&architecture.shape);
+    let run = Inference::load(architecture, &options)?;
+    let torch = &run.torch;
+    torch.begin(Phase::named(phase), None);
+    let batch = load(torch, &options, seq_len, 0);
+    let scored: Tensor = torch.without_grad(|| {
+        torch.autocast(options.autocast(), || {
+            let last_hidden_state = run.model.decode(&batch);
+            let head = run.model.head().and_then(|head| head.plain_weight());
+            torch.inside(run.module, || match (options.objective, head, &batch.labels) {
+                (Objective::LogProbs { response }, Some(head), Some(labels)) => {
+                    response_log_probs(&last_hidden_state, head, labels, response)
+                }
+                _ => run
+                    .value_head
+                    .as_ref()
+                    .map_or(last_hidden_state.clone(), |head| head.forward(&last_hidden_state)),
+            })
+        })
+    });
+    drop((scored, batch));
+    torch.end();
+    run.finish(architecture, options)
+}

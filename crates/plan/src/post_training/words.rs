@@ -1,0 +1,153 @@
+//! What post-training takes for granted and leaves out, in words.
+
+use super::models::Models;
+use super::rollout::{Sampled, Sampler};
+use super::{Algorithm, OffloadBetween, PostTraining};
+use crate::notes::Assumption;
+use crate::options::Options;
+
+/// Everything that is assumed of what is around the training step.
+pub(super) fn assumptions(
+    request: &PostTraining,
+    options: &Options,
+    models: &Models,
+    sampled: Option<&Sampled>,
+) -> Vec<Assumption> {
+    let mut list = vec![("step", step(request, options))];
+    if let Some(sampled) = sampled {
+        list.push(("rollout", rollout(sampled)));
+    }
+    list.push(("scoring", scoring(request, options, models)));
+    if models.critic.is_some() {
+        list.push(("critic", critic()));
+    }
+    list.push(("loss", loss()));
+    list.push(("between", between(request, sampled)));
+    list.into_iter().map(|(topic, value)| Assumption { topic, value }).collect()
+}
+
+fn step(request: &PostTraining, options: &Options) -> String {
+    let (prompt, response) = (request.prompt_len, request.response_len);
+    let lengths = format!("{prompt} tokens of prompt and {response} of response, every row at full length");
+    let trained = PostTraining::sequences_of_a_step(options);
+    if request.algorithm == Algorithm::Dpo {
+        return format!(
+            "DPO, as TRL 1.16 runs it: {trained} pairs a step, chosen and rejected in one batch; {lengths}"
+        );
+    }
+    let sequences = request.sequences(options);
+    let steps = match sequences.checked_div(trained).unwrap_or(1) {
+        1 => "one optimizer step on a rollout".to_owned(),
+        steps => format!("{steps} optimizer steps on a rollout, of which one is here"),
+    };
+    match request.algorithm {
+        Algorithm::Grpo => {
+            let group = request.group();
+            format!(
+                "GRPO, as TRL 1.16 runs it: {sequences} sequences in groups of {group}, {steps}; {lengths}"
+            )
+        }
+        _ => format!("PPO, as verl and OpenRLHF run it: {sequences} sequences, {steps}; {lengths}"),
+    }
+}
+
+fn rollout(sampled: &Sampled) -> String {
+    let (all, kv_cache) = (sampled.sequences, sampled.kv_cache);
+    match &sampled.by {
+        Sampler::Generate(_) => format!(
+            "generate() of transformers with the weights that are trained, all {all} sequences at once at temperature 1; a \
+             DynamicCache that grows to {kv_cache}, a layer copied at each step"
+        ),
+        Sampler::Pool(pool) => {
+            let at_once = sampled.at_once;
+            let blocks = match pool.vllm.gpu_memory_utilization {
+                None => format!(
+                    "blocks of 16 tokens for {all} sequences, though vLLM takes its share of the card"
+                ),
+                Some(_) => {
+                    format!("{} beside them, enough for {at_once} of {all} sequences at once", pool.blocks)
+                }
+            };
+            let sleeps = match pool.vllm.sleep_level {
+                None => "it does not sleep, so both stay",
+                Some(1) => "asleep its weights are on the host and its cache is gone (level 1)",
+                Some(_) => "asleep it holds nothing (level 2)",
+            };
+            format!("vLLM on the same card, its own weights in bf16 ({}), {blocks}; {sleeps}", pool.weights)
+        }
+    }
+}
+
+fn scoring(request: &PostTraining, options: &Options, models: &Models) -> String {
+    let passes: Vec<&str> = models.scorers.iter().map(|scorer| scorer.model.as_str()).collect();
+    let rows = match request.algorithm {
+        Algorithm::Dpo => options.micro_batch_size.saturating_mul(2),
+        _ => options.micro_batch_size,
+    };
+    let adapters = match models.scorers.iter().any(|scorer| !scorer.owns_weights) && options.lora.is_some() {
+        true if request.has_reference() => ", the reference being the actor without its adapters",
+        _ => "",
+    };
+    match passes.as_slice() {
+        [] if request.algorithm == Algorithm::Dpo => {
+            "none: the reference's log-probabilities come with the data".to_owned()
+        }
+        [] => "none: the rollout is on policy, there is no reference, and rewards are functions on the host"
+            .to_owned(),
+        [_] if request.algorithm == Algorithm::Dpo => format!(
+            "the reference under no_grad in each micro-batch of {rows} rows, while what the actor saved is there{adapters}"
+        ),
+        passes => format!(
+            "under no_grad in micro-batches of {rows}, of which one is here, by the weights of: {}{adapters}",
+            passes.join(", ")
+        ),
+    }
+}
+
+fn critic() -> String {
+    "the actor's architecture with one output in place of the vocabulary (AutoModelForTokenClassification), trained by the same \
+     options after the actor; in which order they are trained changes no byte"
+        .to_owned()
+}
+
+fn loss() -> String {
+    "TRL's fused head and log-probabilities: logits in tiles of 4096 × 32768, made again in backward, both gradients summed in \
+     fp32"
+    .to_owned()
+}
+
+fn between(request: &PostTraining, sampled: Option<&Sampled>) -> String {
+    let OffloadBetween { actor, optimizer, reference, reward, critic } = request.offload_between;
+    let words = [
+        ("the actor's weights", actor),
+        ("optimizer state", optimizer),
+        ("the reference", reference),
+        ("the reward model", reward),
+        ("the critic's weights", critic),
+    ];
+    let waits: Vec<&str> = words.iter().filter(|(_, waits)| *waits).map(|(word, _)| *word).collect();
+    let engine = matches!(sampled.map(|sampled| &sampled.by), Some(Sampler::Pool(_)));
+    match (waits.as_slice(), engine) {
+        ([], false) => "every model stays on the device".to_owned(),
+        ([], true) => "every model but vLLM's stays on the device".to_owned(),
+        (waits, _) => format!("on the host while no phase needs them: {}", waits.join(", ")),
+    }
+}
+
+/// What the figures leave out.
+pub(super) fn not_counted(request: &PostTraining, sampled: Option<&Sampled>) -> Vec<&'static str> {
+    let mut list = vec![
+        "what the caching allocator reserves beyond what is allocated: between phases it is as a rule given back \
+         (empty_cache), within one it is fragmentation",
+        "the few tensors of 4 bytes a token that the loss and the advantages take",
+    ];
+    if let Some(Sampled { by: Sampler::Pool(pool), .. }) = sampled
+        && pool.vllm.gpu_memory_utilization.is_none()
+    {
+        list.push("the activations of vLLM's own modules and its CUDA graphs; with --vllm-gpu-memory-utilization they are in its share");
+    }
+    if sampled.is_some() && request.has_reward_model() {
+        list.push("text that a reward model of another tokenizer is given anew");
+    }
+    list
+}
