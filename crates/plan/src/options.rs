@@ -121,6 +121,8 @@ impl Default for Options {
 pub(crate) const MOST_TOKENS: u64 = 1 << 32;
 /// Layers × micro-batches: a plan records some 200 storages of 56 B for each.
 pub(crate) const MOST_BLOCKS: u64 = 1 << 14;
+/// The same for all stages of a pipeline, each of which is planned.
+const MOST_BLOCKS_OF_STAGES: u64 = 1 << 18;
 
 /// Experts × layers × micro-batches that run one after the other: a plan records some 60 storages for each.
 const MOST_EXPERT_RUNS: u64 = 1 << 16;
@@ -170,18 +172,7 @@ impl Options {
             let cause = format!("{} × {seq_len} tokens are more than 2^32", self.micro_batch_size);
             return wrong("--micro-batch-size", cause, "check it and --seq-len");
         }
-        let of_stage = layers.div_ceil(self.parallel.pp.max(1));
-        let blocks = u64::from(self.gradient_accumulation_steps).saturating_mul(u64::from(of_stage));
-        if blocks > MOST_BLOCKS {
-            let steps = self.gradient_accumulation_steps;
-            let cause =
-                format!("{of_stage} layers × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
-            return wrong(
-                "--gradient-accumulation-steps",
-                cause,
-                "use fewer: from the second on, micro-batches are alike",
-            );
-        }
+        let blocks = self.check_blocks(layers)?;
         let foreach = self.optimizer_impl.is_some_and(|kind| kind != OptimizerImpl::ForLoop);
         if self.optimizer == OptimizerKind::Adafactor && foreach {
             let cause = "Adafactor is planned a parameter at a time, as torch runs it unless told otherwise"
@@ -236,6 +227,7 @@ impl Options {
                 return wrong("--experts", cause, "use grouped_mm, or fewer micro-batches");
             }
         }
+        self.check_expert_tensor(experts)?;
         if self.momentum && self.optimizer != OptimizerKind::Sgd {
             let cause = "only SGD has a momentum to set".to_owned();
             return wrong("--momentum", cause, "leave it out, or use --optimizer sgd");
@@ -245,7 +237,35 @@ impl Options {
 }
 
 impl Options {
-    /// Checks that the layers that are named are there; they are counted over the whole model, whichever stage has them.
+    /// Checks that what is planned stays within bounds, of a stage and of all stages. Says how many layers a stage runs, one
+    /// micro-batch after the other.
+    fn check_blocks(&self, layers: u32) -> Result<u64, Problem> {
+        let parallel = &self.parallel;
+        let (stages, steps) = (parallel.pp.max(1), self.gradient_accumulation_steps);
+        let own = [parallel.first_stage_layers, parallel.last_stage_layers].into_iter().flatten();
+        let of_stage = own.fold(layers.div_ceil(stages), u32::max).min(layers);
+        let each = match stages {
+            1 => format!("{layers} layers"),
+            _ => format!("{of_stage} layers of a stage and its ends"),
+        };
+        // beside its layers a stage runs what it receives and what it sends
+        let run = u64::from(of_stage) + u64::from(stages > 1);
+        let blocks = run.saturating_mul(u64::from(steps));
+        if blocks > MOST_BLOCKS {
+            let cause = format!("{each} × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
+            let mend = "use fewer: from the second on, micro-batches are alike";
+            return Err(Problem::in_option("--gradient-accumulation-steps", cause).mend(mend));
+        }
+        if blocks.saturating_mul(u64::from(stages)) > MOST_BLOCKS_OF_STAGES {
+            let cause = format!(
+                "{stages} stages × {each} × {steps} micro-batches are more than {MOST_BLOCKS_OF_STAGES} blocks"
+            );
+            return Err(Problem::in_option("--pp", cause).mend("use fewer stages or micro-batches"));
+        }
+        Ok(blocks)
+    }
+
+    /// Checks that the layers that are named are there, counted over the whole model.
     fn check_layers(&self, layers: u32) -> Result<(), Problem> {
         let recomputed = match self.recompute {
             Recompute::Layers(set) => Some(("--recompute", set)),
@@ -313,6 +333,18 @@ impl Options {
         let whole_experts = self.stack == Stack::Transformers && self.parallel.ep > 1;
         let etp = self.parallel.etp.or(whole_experts.then_some(1));
         Mesh::of(&Parallel { etp, ..self.parallel.clone() })
+    }
+
+    /// Checks that experts are split as transformers splits them; with `--ep` they are whole, and that is checked with it.
+    fn check_expert_tensor(&self, experts: u64) -> Result<(), Problem> {
+        let Parallel { etp: Some(etp), ep: 0 | 1, tp, .. } = self.parallel else { return Ok(()) };
+        let cause = match experts {
+            _ if self.stack != Stack::Transformers => return Ok(()),
+            0 => "the model has no experts".to_owned(),
+            _ if etp == tp => return Ok(()),
+            _ => format!("transformers splits the matrices of experts as all others are: over tp {tp} ranks"),
+        };
+        Err(Problem::in_option("--etp", cause).mend("leave it out"))
     }
 
     /// Checks what a step that is spread over GPUs cannot be, and refuses what is not planned yet.

@@ -11,6 +11,7 @@ use peakledger_core::{ByCategory, Bytes, Moment, Phase, Timeline};
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// A planned training step: the first one and the steady one, on one tape.
 #[derive(Debug)]
@@ -107,6 +108,18 @@ pub struct At<'a> {
 /// # Errors
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
 pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
+    plan_stage(architecture, options, &OnceLock::new())
+}
+
+/// The parameters of a whole model and those that are trained, counted for the first of its stages that is planned.
+pub(crate) type Counted = OnceLock<Result<(u64, u64), Problem>>;
+
+/// The same for one of the stages of a pipeline; others share what is `counted`.
+pub(crate) fn plan_stage(
+    architecture: Architecture,
+    options: Options,
+    counted: &Counted,
+) -> Result<Plan, Problem> {
     let seq_len = options.length(&architecture.shape);
     options.check(seq_len, architecture.shape.num_hidden_layers, architecture.shape.num_experts)?;
     if options.stack == Stack::Megatron {
@@ -119,7 +132,8 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
     }
     let mesh = options.mesh()?;
     // a stage is a part of the model, and what options name may be in another
-    let whole = (mesh.pp > 1).then(|| step::count_all(&architecture, &options)).transpose()?;
+    let count = || counted.get_or_init(|| step::count_all(&architecture, &options)).clone();
+    let whole = (mesh.pp > 1).then(count).transpose()?;
     let outcome = step::run(&architecture, &options, seq_len)?;
     let (parameters, trainable) = whole.unwrap_or((outcome.parameters, outcome.trainable));
     let plan = Plan::of(architecture, options, seq_len, outcome)?;

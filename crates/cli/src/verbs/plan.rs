@@ -59,7 +59,7 @@ pub(crate) struct Args {
     save: Option<Target>,
     /// Of many GPUs, the rank whose plan is shown: a number, worst for the one that needs most, or all for that one and the
     /// phases of every other [default: worst]
-    #[arg(long, value_name = "R|worst|all", value_parser = rank)]
+    #[arg(long, value_name = "R|worst|all", allow_negative_numbers = true, value_parser = rank)]
     rank: Option<RankArg>,
     /// Draw the timeline in the table
     #[arg(long, help_heading = "Output")]

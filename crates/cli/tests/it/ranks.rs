@@ -200,6 +200,13 @@ fn worlds_that_cannot_be() {
         ),
         ("--pp 4 --rank 4 --gradient-accumulation-steps 4", "there is no rank 4 of 4"),
         ("--rank best", "is no rank"),
+        ("--rank -1", "`--rank`: `-1` is no rank"),
+        ("--tp 2 --etp 2", "`--etp`: the model has no experts"),
+        ("--pp 2 --recompute layers:4", "there is no layer 4 of 4"),
+        (
+            "--pp 4 --gradient-accumulation-steps 16384",
+            "1 layers of a stage and its ends × 16384 micro-batches",
+        ),
         ("--pp 2 --hold-outputs", "keeps what the last stage puts out"),
         ("--pp 2 --fused-loss", "computes the loss from the logits"),
         ("--zero 4", "4"),
@@ -211,6 +218,54 @@ fn worlds_that_cannot_be() {
         assert!(refusal.contains(said), "{options}: {refusal}");
         assert!(refusal.contains("help:"), "{options}: {refusal}");
     }
+}
+
+/// Layers are named as the model counts them, whatever stage holds them.
+#[test]
+fn named_layers_are_those_of_the_model() {
+    let peak = |rank: u32, options: &str| {
+        let options = format!("--pp 2 --gradient-accumulation-steps 2 --seq 128 --rank {rank} {options}");
+        answer_json(&options)["peak"]["bytes"].as_u64().unwrap()
+    };
+    assert!(peak(0, "--recompute layers:0-1") < peak(0, ""));
+    assert_eq!(peak(0, "--recompute layers:0-1"), peak(0, "--recompute full"));
+    assert_eq!(peak(0, "--recompute layers:0-1"), peak(0, "--recompute layers:0-3"));
+    let there = peak(0, "--offload activations --offload-layers 0-1");
+    assert_eq!(there, peak(0, "--offload activations"));
+    assert!(there < peak(0, "--offload activations --offload-layers 2-3"), "those of the other stage");
+}
+
+/// Experts are split as everything else, or whole and spread: no other split is priced.
+#[test]
+fn experts_are_split_as_transformers_splits_them() {
+    let config = json!({
+        "model_type": "mixtral", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "max_position_embeddings": 64
+    });
+    let bench = Bench::new().file("moe.json", config.to_string());
+    for options in ["--tp 2 --etp 1", "--dp 4 --etp 4"] {
+        let refusal = bench.refusal(&format!("plan moe.json {options}"));
+        assert!(refusal.contains("`--etp`: transformers splits the matrices of experts"), "{refusal}");
+    }
+    let bare = bench.answer("plan moe.json --tp 2");
+    assert_eq!(bare, bench.answer("plan moe.json --tp 2 --etp 2"));
+}
+
+/// Each of a thousand stages is planned, and the whole model counted once for all of them.
+#[test]
+fn a_thousand_stages_take_no_time() {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1024,
+        "num_attention_heads": 4, "max_position_embeddings": 64
+    });
+    let bench = Bench::new().file("deep.json", config.to_string());
+    let began = std::time::Instant::now();
+    let options = "plan deep.json --pp 1024 --gradient-accumulation-steps 2 --format json";
+    let plan: Value = serde_json::from_str(&bench.answer(options)).unwrap();
+    assert_eq!(plan["ranks"].as_array().unwrap().len(), 1024);
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    let refusal = bench.refusal("plan deep.json --pp 1024 --gradient-accumulation-steps 4096");
+    assert!(refusal.contains("`--pp`: 1024 stages × 1 layers"), "{refusal}");
 }
 
 /// A world of ten thousand ranks has as many plans as stages.

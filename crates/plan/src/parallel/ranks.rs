@@ -1,10 +1,11 @@
 //! Every rank's ledger: ranks that run the same thing are one class, which is planned once.
 
 use super::{Mesh, Parallel, Place};
+use crate::Plan;
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::parallel::stage::parts;
-use crate::{Plan, plan};
+use crate::plan::{Counted, plan_stage};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
 use std::cmp::Reverse;
@@ -126,7 +127,7 @@ pub fn plan_ranks<T: Send>(
         // there may be no such rank
         Mesh::of(&Parallel { rank, ..parallel })?;
     }
-    let next = AtomicUsize::new(0);
+    let (next, counted) = (AtomicUsize::new(0), Counted::new());
     let found: Mutex<Found<T>> = Mutex::new(Found { shown, kept: None, each: BTreeMap::new() });
     let work = || {
         loop {
@@ -137,7 +138,8 @@ pub fn plan_ranks<T: Send>(
                 Shown::Rank(rank) if class.has(rank) => rank,
                 _ => class.first(),
             };
-            let planned = plan(architecture.clone(), options).map(|plan| (look(&plan), plan));
+            let planned = plan_stage(architecture.clone(), options, &counted);
+            let planned = planned.map(|plan| (look(&plan), plan));
             if let Ok(mut found) = found.lock() {
                 found.add(at, class, planned);
             }

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 /// Layers in a row that repeat: of them are run the first units, the unit that is written down again, one that is compared with
 /// it, and the last. The first unit may differ from those after it, and so may what the second leaves to it in backward; the
-/// last may; and more are run where copies run ahead. A unit is the shortest run of layers that repeats: one layer, or as many as a
+/// last may. Where copies run ahead, more are run: the copies of the first layers and of the last are made and let go at other
+/// places than those between, so no layer that is written down again, and none that it is compared with, may be as near to an
+/// end that it reaches into them. A unit is the shortest run of layers that repeats: one layer, or as many as a
 /// checkpoint has, or a few that look through a window and one that does not.
 ///
 /// Positions here are those of layers that are run.
@@ -28,7 +30,9 @@ impl Alike {
     pub(super) fn of(kinds: &[usize], together: usize, ahead: usize) -> Option<Alike> {
         let together = together.max(1);
         let groups: Vec<&[usize]> = kinds.chunks(together).collect();
-        let (front, back) = (ahead.saturating_add(2), ahead.saturating_add(1));
+        // the ends reach so far into the row as copies run ahead, and a layer as far towards them
+        let (reach, back) = (ahead.saturating_add(1), ahead.saturating_mul(2).saturating_add(1));
+        let front = back.max(ahead.saturating_add(2));
         let mut best: Option<Alike> = None;
         for period in 1..=LONGEST_UNIT.min(groups.len()) {
             for row in rows(&groups, period) {
@@ -37,7 +41,7 @@ impl Alike {
                 let Some(copies) = spare else { continue };
                 let unit = period * together;
                 let first = row.start * together + front * unit;
-                let alike = Alike { first, unit, copies, reach: back * unit };
+                let alike = Alike { first, unit, copies, reach: reach * unit };
                 if best.is_none_or(|best| alike.left_out().len() > best.left_out().len()) {
                     best = Some(alike);
                 }
@@ -109,7 +113,7 @@ mod tests {
     #[test]
     fn the_middle_of_a_row_is_left_out() {
         assert_eq!(of(&[0; 32], 1, 0), Some((3..30, 1)));
-        assert_eq!(of(&[0; 32], 1, 2), Some((5..28, 1)), "copies run ahead of the layers");
+        assert_eq!(of(&[0; 32], 1, 2), Some((6..26, 1)), "copies run ahead of the layers");
         assert_eq!(of(&[0; 5], 1, 0), None, "all five are needed");
         assert_eq!(of(&[0, 1].repeat(8), 1, 0), Some((6..12, 2)), "two kinds take turns");
         assert_eq!(of(&[[0; 3].as_slice(), &[3; 29]].concat(), 1, 0), Some((6..30, 1)), "the longer row");

@@ -414,15 +414,15 @@ mod tests {
             Architecture::read(&Source::from_text("config.json", text)).unwrap()
         };
         let plain = FAMILIES.iter().map(|family| match family.model_type {
-            family @ "gemma2" => config(family, 23, ""),
-            family @ "gemma3_text" => config(family, 37, r#", "sliding_window_pattern": 3"#),
-            family @ "deepseek_v3" => config(family, 16, r#", "first_k_dense_replace": 3"#),
-            family => config(family, 13, ""),
+            family @ "gemma2" => config(family, 27, ""),
+            family @ "gemma3_text" => config(family, 43, r#", "sliding_window_pattern": 3"#),
+            family @ "deepseek_v3" => config(family, 18, r#", "first_k_dense_replace": 3"#),
+            family => config(family, 15, ""),
         });
         let own = [
-            config("qwen2", 19, r#", "use_sliding_window": true, "max_window_layers": 6"#),
-            config("qwen3_moe", 23, r#", "decoder_sparse_step": 2"#),
-            config("qwen3_moe", 15, r#", "mlp_only_layers": [0, 1]"#),
+            config("qwen2", 21, r#", "use_sliding_window": true, "max_window_layers": 6"#),
+            config("qwen3_moe", 27, r#", "decoder_sparse_step": 2"#),
+            config("qwen3_moe", 17, r#", "mlp_only_layers": [0, 1]"#),
         ];
         plain.chain(own).collect()
     }
@@ -479,6 +479,49 @@ mod tests {
             Options { grad_dtype: Some(Dtype::F32), master_weights: Some(Dtype::F32), ..bf16.clone() },
             Options { master_weights: Some(Dtype::F32), ..bf16 },
         ]
+    }
+
+    /// However far copies run ahead, and wherever in the model the row begins.
+    #[test]
+    fn copies_that_run_ahead_are_those_of_the_whole_tape() {
+        let (mut wrong, mut repeated) = (Vec::new(), 0);
+        let architecture = |layers: u32| {
+            let text = format!(
+                r#"{{"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": {layers},
+                     "num_attention_heads": 4, "max_position_embeddings": 64}}"#
+            );
+            Architecture::read(&Source::from_text("config.json", text)).unwrap()
+        };
+        for layers in [12, 13, 14, 17, 24] {
+            let architecture = architecture(layers);
+            let offloads = [(true, false), (false, true), (true, true)];
+            for ((activations, parameters), ahead, own, micro_batches) in
+                offloads.iter().flat_map(|offload| {
+                    (0..6).flat_map(move |ahead| {
+                        (0..3).flat_map(move |own| [1, 2].map(|n| (*offload, ahead, own, n)))
+                    })
+                })
+            {
+                let options = Options {
+                    seq_len: Some(LENGTH),
+                    gradient_accumulation_steps: micro_batches,
+                    recompute: if own == 0 { Recompute::None } else { Recompute::Layers((0..own).collect()) },
+                    offload: Offload { activations, parameters, ..Offload::default() },
+                    offload_prefetch: ahead,
+                    ..Options::default()
+                };
+                let whole = run_all(&architecture, &options, LENGTH).unwrap();
+                match run_alike(&architecture, &options, LENGTH, FEW).unwrap() {
+                    Some(few) if few.tape != whole.tape => {
+                        wrong.push(format!("another tape: {layers} {options:?}"))
+                    }
+                    Some(few) => repeated += usize::from(few.layers_left_out > 0),
+                    None => wrong.push(format!("not repeated: {layers} {options:?}")),
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{} beside {repeated}: {wrong:#?}", wrong.len());
+        assert!(repeated > 200, "{repeated}");
     }
 
     /// The tape is the one that running all layers leaves, to the byte.
