@@ -120,7 +120,7 @@ fn a_reference_that_sleeps_saves_its_weights_and_nothing_else() {
     let awake = PostTraining { reference: Some(true), ..short(Algorithm::Grpo) };
     let asleep = PostTraining {
         offload_between: OffloadBetween { reference: true, ..OffloadBetween::default() },
-        ..awake.clone()
+        ..awake
     };
     let [awake, asleep] = [awake, asleep].map(|request| planned(tiny(), bf16(8), request));
     let weights = awake.models.iter().find(|model| model.name == "reference").unwrap().weights.get();
