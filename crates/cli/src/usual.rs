@@ -2,6 +2,7 @@
 
 use peakledger_plan::Dtype;
 use peakledger_plan::options::{Offload, OptimizerImpl, OptimizerKind, Options, Recompute};
+use peakledger_plan::parallel::{Mesh, Parallel, Sharding, Stack};
 
 /// A change of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,9 +11,21 @@ pub(crate) struct Change {
     pub(crate) options: String,
 }
 
-/// What is worth trying together, by name: all of a level are tried where none of the level before fits.
+/// What is worth trying together, by name: all of a level are tried where none of the level before fits. What shares a step
+/// out over GPUs is all in the first, so that whoever has them is told how to train the whole model on them.
 pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
     &[
+        &["fsdp", "recompute"],
+        &["zero-2", "recompute"],
+        &["zero-3", "recompute"],
+        &["tp", "recompute"],
+        &["tp", "fsdp"],
+        &["fsdp", "recompute", "fused"],
+        &["fsdp", "recompute", "offload-parameters"],
+        &["zero-3", "recompute", "offload-optimizer"],
+        &["zero-3", "recompute", "offload-parameters"],
+        &["tp", "fsdp", "recompute"],
+        &["tp", "fsdp", "recompute", "fused"],
         &["recompute", "fused"],
         &["recompute", "fused-loss"],
         &["recompute", "offload"],
@@ -70,7 +83,30 @@ pub(crate) fn changes(options: &Options) -> Vec<Change> {
         (!adafactor).then(|| ("adafactor", to_adafactor(options))),
     ];
     let change = |(name, options): (&str, String)| Change { name: name.to_owned(), options };
-    list.into_iter().flatten().map(change).collect()
+    list.into_iter().flatten().chain(spread(options)).map(change).collect()
+}
+
+/// How data parallel ranks that each have everything may share it out instead.
+fn spread(options: &Options) -> Vec<(&'static str, String)> {
+    let Parallel { sharding, tp, dp, .. } = options.parallel;
+    let replicas = Mesh::of(&options.parallel).map_or(1, |mesh| mesh.dp);
+    if options.stack != Stack::Transformers || replicas == 1 {
+        return Vec::new();
+    }
+    let strategies = [("fsdp", "--fsdp full_shard"), ("zero-2", "--zero 2"), ("zero-3", "--zero 3")];
+    let replicated = sharding == Sharding::Replicated;
+    let mut list: Vec<(&'static str, String)> =
+        strategies.into_iter().filter(|_| replicated).map(|(name, text)| (name, text.to_owned())).collect();
+    // the largest number of ranks within a host
+    let most = options.parallel.gpus_per_node.min(8);
+    let ranks = (2..=most).rev().find(|ranks| ranks.is_power_of_two() && replicas.is_multiple_of(*ranks));
+    if let Some(ranks) = ranks.filter(|_| tp == 1) {
+        // fewer ranks take batches, so each takes more of them
+        let steps = options.gradient_accumulation_steps.saturating_mul(ranks);
+        let dp = dp.map(|dp| format!(" --dp {}", dp / ranks)).unwrap_or_default();
+        list.push(("tp", format!("--tp {ranks}{dp} --gradient-accumulation-steps {steps}")));
+    }
+    list
 }
 
 /// Several changes at once; nothing where one of them is not among those that can be made.
@@ -140,8 +176,32 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_share_nothing_out_may() {
+        let spread = |parallel: Parallel| {
+            let all = spread(&Options { parallel, ..Options::default() });
+            all.into_iter().map(|(_, options)| options).collect::<Vec<_>>().join(", ")
+        };
+        let (gpus, default) = (Some(16), Parallel::default());
+        assert_eq!(spread(default.clone()), "");
+        let all = "--fsdp full_shard, --zero 2, --zero 3, --tp 8 --gradient-accumulation-steps 8";
+        assert_eq!(spread(Parallel { gpus, ..default.clone() }), all);
+        let asked = Parallel { dp: Some(12), ..default.clone() };
+        assert_eq!(
+            spread(asked),
+            "--fsdp full_shard, --zero 2, --zero 3, --tp 4 --dp 3 --gradient-accumulation-steps 4"
+        );
+        let within_tp = Parallel { gpus, tp: 8, ..default.clone() };
+        assert_eq!(spread(within_tp), "--fsdp full_shard, --zero 2, --zero 3");
+        assert_eq!(
+            spread(Parallel { gpus, sharding: Sharding::FullShard, ..default }),
+            "--tp 8 --gradient-accumulation-steps 8"
+        );
+    }
+
+    #[test]
     fn what_is_tried_together_is_tried_alone_too() {
-        let all = changes(&Options { micro_batch_size: 2, ..Options::default() });
+        let parallel = Parallel { gpus: Some(16), ..Parallel::default() };
+        let all = changes(&Options { micro_batch_size: 2, parallel, ..Options::default() });
         for names in TOGETHER.concat() {
             assert!(together(names, &all).is_some(), "{names:?}");
         }

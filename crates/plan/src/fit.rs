@@ -106,11 +106,14 @@ impl Fit {
         })
     }
 
-    /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when things are
-    /// computed and kept.
+    /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when and where
+    /// things are computed and kept.
     pub fn trains_as(&self, other: &Fit) -> bool {
-        let sequences =
-            |o: &Options| o.micro_batch_size.saturating_mul(u64::from(o.gradient_accumulation_steps));
+        let sequences = |o: &Options| {
+            let of_a_rank = o.micro_batch_size.saturating_mul(u64::from(o.gradient_accumulation_steps));
+            of_a_rank.saturating_mul(o.mesh().map_or(1, |mesh| u64::from(mesh.dp)))
+        };
+        let types = |o: &Options| (o.weights(), o.compute(), o.parallel.data.reduce_dtype);
         let (mine, theirs) = (&self.options, &other.options);
         let alike = Options {
             micro_batch_size: theirs.micro_batch_size,
@@ -125,9 +128,10 @@ impl Fit {
             offload_layers: theirs.offload_layers,
             offload_prefetch: theirs.offload_prefetch,
             hold_outputs: theirs.hold_outputs,
+            parallel: theirs.parallel.clone(),
             ..mine.clone()
         };
-        alike == *theirs && sequences(mine) == sequences(theirs)
+        alike == *theirs && sequences(mine) == sequences(theirs) && types(mine) == types(theirs)
     }
 }
 
@@ -329,7 +333,7 @@ mod tests {
     use super::*;
     use crate::catalogue::{CUDA_CONTEXT, card};
     use crate::options::{Attention, HoldOutputs, Offload, Precision, Recompute};
-    use crate::parallel::{Parallel, Schedule};
+    use crate::parallel::{Parallel, Schedule, Sharding};
     use crate::{Dtype, plan};
     use peakledger_input::Source;
     use std::cell::Cell;
@@ -541,5 +545,30 @@ mod tests {
         ] {
             assert!(!fit(another.clone()).trains_as(&base), "{another:?}");
         }
+    }
+
+    #[test]
+    fn who_shares_what_out_does_not_change_the_training() {
+        let on_4 = |precision, steps, parallel| {
+            let parallel = Parallel { gpus: Some(4), ..parallel };
+            let options = Options {
+                micro_batch_size: 4,
+                gradient_accumulation_steps: steps,
+                precision,
+                parallel,
+                ..Options::default()
+            };
+            fit_on(&with(0), options)
+        };
+        let (mixed, replicated) = (Precision::Bf16Mixed, Parallel::default());
+        let sharing = |sharding| Parallel { sharding, ..Parallel::default() };
+        let base = on_4(mixed, 1, replicated.clone());
+        assert!(on_4(mixed, 1, sharing(Sharding::FullShard)).trains_as(&base));
+        let split = Parallel { tp: 2, ..Parallel::default() };
+        assert!(on_4(mixed, 2, split.clone()).trains_as(&base));
+        assert!(!on_4(mixed, 1, split).trains_as(&base), "half the sequences");
+        assert!(!on_4(mixed, 1, sharing(Sharding::Zero2)).trains_as(&base), "gradients in bf16");
+        let base = on_4(Precision::Fp32, 1, replicated);
+        assert!(on_4(Precision::Fp32, 1, sharing(Sharding::Zero2)).trains_as(&base));
     }
 }

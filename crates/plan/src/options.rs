@@ -2,7 +2,7 @@
 
 use crate::Layers;
 use crate::config::Shape;
-use crate::parallel::{CpComm, Mesh, Parallel, Sharding, Stack};
+use crate::parallel::{CpComm, Mesh, Parallel, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -359,12 +359,6 @@ impl Options {
         if parallel.sp && mesh.tp == 1 {
             let cause = "the sequence is split among the ranks of --tp, and there is one";
             return Err(Problem::in_option("--sp", cause).mend("add --tp, or leave it out"));
-        }
-        let sharded = mesh.dp > 1 || parallel.sharding != Sharding::Replicated;
-        if sharded && (mesh.tp > 1 || mesh.ep > 1) && !megatron {
-            let option = if mesh.dp > 1 { "--dp" } else { "--fsdp" };
-            let cause = "data parallel is not planned yet beside tensor or expert parallel";
-            return Err(Problem::in_option(option, cause).mend("leave one of them out"));
         }
         let not_yet = [
             ("--pp", mesh.pp > 1 && megatron),

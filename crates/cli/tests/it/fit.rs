@@ -395,6 +395,26 @@ fn only_what_is_not_done_already_is_tried() {
     assert!(left_out["cause"].as_str().unwrap().contains("65537 micro-batches"), "{left_out}");
 }
 
+/// On several GPUs what shares a step out is tried too. Ranks of FSDP2 or of a tensor parallel group train as those of DDP do, on
+/// as many sequences.
+#[test]
+fn on_several_gpus_ranks_may_share_the_step_out() {
+    let fit = fit_json(&bench(), "config.json --gpu t4 --gpus 4", &[]);
+    let options = |name| row(&fit, name)["options"].as_str().unwrap();
+    assert_eq!(options("fsdp"), "--fsdp full_shard");
+    assert_eq!(options("zero-2"), "--zero 2");
+    assert_eq!(options("zero-3"), "--zero 3");
+    let training = |name| row(&fit, name)["same_training"].as_bool().unwrap();
+    assert!(training("fsdp"));
+    assert!(!training("zero-2"), "its gradients are in bf16");
+    // 4 ranks cannot have whole ones of 2 key-value heads
+    let left_out = fit["left_out"].as_array().unwrap().iter().find(|one| one["name"] == "tp").unwrap();
+    assert!(left_out["cause"].as_str().unwrap().starts_with("2 key-value heads / tp 4"), "{left_out}");
+    let of_2 = fit_json(&bench(), "config.json --gpu t4 --dp 2", &[]);
+    assert_eq!(row(&of_2, "tp")["options"], "--tp 2 --dp 1 --gradient-accumulation-steps 2");
+    assert_eq!(row(&of_2, "tp")["same_training"], true);
+}
+
 #[test]
 fn candidates_are_rows_and_take_the_place_of_a_usual_change() {
     let candidates = ["fused: --optimizer-impl fused --recompute full", "short: --seq-len 16"];

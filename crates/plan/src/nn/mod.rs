@@ -85,6 +85,16 @@ impl Parameter {
     pub(crate) fn stepped_as(&self, tensor: Tensor) -> Parameter {
         Parameter { kept: tensor.dtype(), tensor, leaf: Some(Leaf::new(None, false)), ..self.clone() }
     }
+
+    /// The same without its gradient's place, for who waits there.
+    pub(crate) fn without_leaf(&self) -> Parameter {
+        Parameter { tensor: self.tensor.detach(), leaf: None, ..self.clone() }
+    }
+
+    /// The rank's part of it as a plain tensor.
+    pub(crate) fn plain(self) -> Parameter {
+        Parameter { spread: Spread::None, is_replicated: false, parts_of_gradient: None, ..self }
+    }
 }
 
 /// How the weights of linear modules are packed.

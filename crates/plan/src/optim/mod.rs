@@ -81,23 +81,30 @@ pub(crate) fn by_mesh(parameters: &[Parameter]) -> Vec<Vec<Parameter>> {
 
 /// Gradients as an op over them and the parameters takes them, where they are no such DTensors yet: of one that every rank
 /// made whole its part, of one that ranks have parts of the sum. They are there as long as the op runs.
-fn redistributed<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec<Tensor> {
+pub(crate) fn redistributed<'a>(parameters: impl IntoIterator<Item = &'a Parameter>) -> Vec<Tensor> {
     let part = |parameter: &Parameter| {
         let grad = parameter.leaf.as_ref()?.grad.borrow().clone()?;
-        match parameter.parts_of_gradient {
-            Some(group) => Some(ops::all_reduce(&grad, group)),
-            None => has_whole_gradient(parameter).then(|| ops::part_like(&grad, &parameter.tensor)),
-        }
+        of_the_part(parameter, &grad)
     };
     parameters.into_iter().filter_map(part).collect()
 }
 
+/// The gradient of this rank's part, where `grad` is none yet.
+pub(crate) fn of_the_part(parameter: &Parameter, grad: &Tensor) -> Option<Tensor> {
+    match parameter.parts_of_gradient {
+        Some(group) => Some(ops::all_reduce(grad, group)),
+        None => is_whole(parameter, grad).then(|| ops::part_like(grad, &parameter.tensor)),
+    }
+}
+
 /// Whether every rank has the whole gradient of a parameter of which it has a part.
 fn has_whole_gradient(parameter: &Parameter) -> bool {
-    let Some(leaf) = parameter.leaf.as_ref().filter(|_| parameter.spread != Spread::None) else {
-        return false;
-    };
-    leaf.grad.borrow().as_ref().is_some_and(|grad| grad.sizes() != parameter.tensor.sizes())
+    let grad = parameter.leaf.as_ref().and_then(|leaf| leaf.grad.borrow().clone());
+    grad.is_some_and(|grad| is_whole(parameter, &grad))
+}
+
+fn is_whole(parameter: &Parameter, grad: &Tensor) -> bool {
+    parameter.spread != Spread::None && grad.sizes() != parameter.tensor.sizes()
 }
 
 /// The optimizers that step these parameters, in order: one, but for Muon, which leaves to AdamW what it does not take.

@@ -39,7 +39,7 @@ pub(crate) fn communicators(
     let Mesh { tp, cp, dp, pp, ep, etp, edp, .. } = *mesh;
     let replicas = dp * cp;
     let (within, between) = match parallel.sharding {
-        Sharding::HybridShard => (replicas.min(parallel.gpus_per_node), replicas / parallel.gpus_per_node),
+        Sharding::HybridShard => (mesh.shards(parallel), replicas / mesh.shards(parallel)),
         _ => (replicas, 1),
     };
     let at_an_end = stage == 0 || stage + 1 == pp;

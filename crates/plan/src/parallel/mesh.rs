@@ -112,9 +112,14 @@ impl Mesh {
         let replicas = self.dp * self.cp;
         match parallel.sharding {
             Sharding::Replicated => 1,
-            Sharding::HybridShard => replicas.min(parallel.gpus_per_node),
+            Sharding::HybridShard => replicas.min(self.replicas_of_a_host(parallel)),
             _ => replicas,
         }
+    }
+
+    /// Data parallel ranks on a host, whose tensor parallel groups lie within it.
+    pub(crate) fn replicas_of_a_host(&self, parallel: &Parallel) -> u32 {
+        (parallel.gpus_per_node / self.tp).max(1)
     }
 }
 

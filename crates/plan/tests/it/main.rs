@@ -5,6 +5,7 @@
 mod flops;
 mod measured;
 mod megatron;
+mod mesh_2d;
 mod offload;
 mod ops;
 mod pipeline;

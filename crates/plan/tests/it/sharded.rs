@@ -81,6 +81,7 @@ fn parallel(job: &Value) -> Parallel {
     let world = number("world").unwrap();
     Parallel {
         gpus: Some(world),
+        tp: number("tp").unwrap_or(1),
         sharding,
         data: DataParallel {
             reduce_dtype,

@@ -142,10 +142,6 @@ fn what_transformers_cannot_split_is_refused_in_a_sentence() {
         "{said}"
     );
     assert!(with(|options| options.fused_loss = true).starts_with("`--fused-loss`"));
-    assert!(
-        with(|options| options.parallel.dp = Some(2))
-            .starts_with("`--dp`: data parallel is not planned yet beside")
-    );
     let gpt2 = architecture("gpt2", &json!({}));
     let said = plan(gpt2, options(tp(2, 0))).unwrap_err().to_string();
     assert!(said.starts_with("`--tp`: transformers has no tensor parallel plan for gpt2"), "{said}");

@@ -12,7 +12,8 @@ same with streams and without: what streams change is which block can be used ag
 A job: {"id", "config": {…}, "batch", "seq", "dtype": "bfloat16"|"float32",
   "strategy": "full_shard"|"shard_grad_op"|"hybrid_shard"|"ddp", "world", "rank", "hosts" (of hybrid_shard),
   "mixed": the type that fp32 parameters are gathered in, "reduce_dtype", "optimizer": "adamw"|"adamw_fused"|"adamw_forloop"|
-  "sgd"|"sgd_momentum", "attn": "sdpa"|"eager", "checkpoint", "accum", "sync_each_batch", "clip", "lora": {…}, "bucket_view"}
+  "sgd"|"sgd_momentum", "attn": "sdpa"|"eager", "checkpoint", "accum", "sync_each_batch", "clip", "lora": {…}, "bucket_view",
+  "tp": tensor parallel ranks by transformers' own plan, of the world's}
 """
 
 import contextlib
@@ -25,14 +26,17 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import transformers
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools import fake_collectives  # noqa: F401  (gives collectives their meta kernels)
 from torch.distributed._tools import fsdp2_mem_tracker, mem_tracker
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
 transformers.logging.set_verbosity_error()
 # this reads the data, finds one sequence a row and returns None; fake tensors have no data to read
@@ -46,6 +50,17 @@ def rounded(info):
 
 
 mem_tracker._WeakRefInfo._calculate_mem_consumed = rounded
+
+joined = DeviceMesh._concatenate
+
+
+def with_ranks(meshes):
+    """A mesh of several dimensions looks up its own rank, which a fake tensor does not know."""
+    with unset_fake_temporarily():
+        return joined(meshes)
+
+
+DeviceMesh._concatenate = staticmethod(with_ranks)
 
 
 def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -77,10 +92,18 @@ for hook in ("register_hook", "register_post_accumulate_grad_hook"):
     setattr(torch.Tensor, hook, on_trained)
 
 
+STEPPING = []  # the optimizer, once there is one
+
+
+def on_card(tracker):
+    """What is on the card: not what DTensors ask of the meta device, nor the step counts that an optimizer keeps on the host."""
+    totals = (held["Total"] for device, held in tracker._curr_mem_snap.items() if device.type == CARD)
+    on_host = (stepper for stepper in STEPPING if not stepper.defaults.get("fused"))
+    return sum(totals) - 512 * sum("step" in state for stepper in on_host for state in stepper.state.values())
+
+
 def total_only(tracker, _state):
-    for device, held in tracker._curr_mem_snap.items():
-        if tracker._peak_mem.get(device, 0) < held["Total"]:
-            tracker._peak_mem[device] = held["Total"]
+    tracker.largest = max(getattr(tracker, "largest", 0), on_card(tracker))
 
 
 for tracker in (mem_tracker.MemTracker, fsdp2_mem_tracker.FSDPMemTracker):
@@ -103,28 +126,24 @@ def optimizer(name, parameters):
 class Phases:
     """Each phase's largest total and the total when it ends."""
 
-    def __init__(self, tracker, stepper):
-        self.tracker, self.stepper, self.rows = tracker, stepper, []
-
-    def on_card(self, totals):
-        """Without the step counts of an optimizer that keeps them on the host."""
-        states = [] if self.stepper.defaults.get("fused") else self.stepper.state.values()
-        return sum(totals) - 512 * sum("step" in state for state in states)
+    def __init__(self, tracker):
+        self.tracker, self.rows = tracker, []
 
     @contextlib.contextmanager
     def __call__(self, name):
-        self.tracker._peak_mem = {d: held["Total"] for d, held in self.tracker._curr_mem_snap.items()}
+        self.tracker.largest = on_card(self.tracker)
         yield
-        now = (held["Total"] for held in self.tracker._curr_mem_snap.values())
-        self.rows.append([name, self.on_card(self.tracker._peak_mem.values()), self.on_card(now)])
+        self.rows.append([name, self.tracker.largest, on_card(self.tracker)])
 
 
-def built(job):
+def built(job, mesh):
     config = AutoConfig.for_model(**job["config"])
     config.use_cache = False
     dtype = torch.float32 if job.get("mixed") else DTYPES[job["dtype"]]
     with torch.device(CARD):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=job.get("attn", "sdpa"), dtype=dtype).train()
+    if job.get("tp"):
+        split(model, mesh, job)
     if job.get("lora"):
         from peft import LoraConfig, get_peft_model
 
@@ -148,7 +167,48 @@ def layers(model):
     return next(m for m in lists if len(m) and "Layer" in type(m[0]).__name__ or "Block" in type(m[0]).__name__)
 
 
+def split(model, mesh, job):
+    """Transformers' own tensor parallel plan. Each local part lies in a storage of its own, as a loader leaves it."""
+    model._device_mesh = mesh
+    model.config.distributed_config = DistributedConfig(tp_size=job["tp"], fsdp_size=job["world"] // job["tp"])
+    tied = model.config.tie_word_embeddings
+    if tied:  # a plan is made before weights are tied
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    plan, _, _ = model._resolve_parallel_plans(model.config.distributed_config)
+    apply_tensor_parallelism(model, mesh["tp"], plan)
+    for module in model.modules():
+        for name, whole in list(module._parameters.items()):
+            if isinstance(whole, DTensor):
+                own = torch.empty(whole._local_tensor.shape, dtype=whole.dtype, device=CARD)
+                kind = {"run_check": False, "shape": whole.shape, "stride": whole.stride()}
+                own = DTensor.from_local(own, whole.device_mesh, whole.placements, **kind)
+                module._parameters[name] = torch.nn.Parameter(own, requires_grad=whole.requires_grad)
+    if tied:
+        model.tie_weights()
+
+
+def by_mesh(parameters):
+    """The groups of `Trainer.create_optimizer`."""
+    groups = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.device_mesh, []).append(parameter)
+    return list(groups.values())
+
+
+def clip(parameters, most):
+    """`Trainer._mixed_mesh_grad_norm`, where there are several meshes."""
+    groups = by_mesh(parameters) if all(isinstance(p, DTensor) for p in parameters) else [parameters]
+    if len(groups) == 1:
+        return torch.nn.utils.clip_grad_norm_(parameters, most)
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in group]).full_tensor() for group in groups]
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    for group in groups:
+        torch.nn.utils.clip_grads_with_norm_(group, most, total)
+
+
 def mesh_of(job):
+    if job.get("tp"):
+        return init_device_mesh(CARD, (job["world"] // job["tp"], job["tp"]), mesh_dim_names=("fsdp", "tp"))
     if job["strategy"] != "hybrid_shard":
         return init_device_mesh(CARD, (job["world"],))
     sizes = (job["hosts"], job["world"] // job["hosts"])
@@ -158,7 +218,7 @@ def mesh_of(job):
 def sharded(model, job, mesh):
     """As accelerate and torchtitan do: every decoder layer, then the model around them."""
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[job.get("mixed")], reduce_dtype=DTYPES[job.get("reduce_dtype")])
-    options = {"mesh": mesh, "mp_policy": policy}
+    options = {"mesh": mesh["fsdp"] if job.get("tp") else mesh, "mp_policy": policy}
     if job["strategy"] == "shard_grad_op":
         options["reshard_after_forward"] = False
     for layer in layers(model):
@@ -187,7 +247,8 @@ def run(job):
 
 
 def steps(job, mesh):
-    model = built(job)
+    STEPPING.clear()
+    model = built(job, mesh)
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     parameters = sum(p.numel() for p in model.parameters())
     inner = model
@@ -199,17 +260,19 @@ def steps(job, mesh):
     else:
         inner = model = sharded(model, job, mesh)
     trained = [p for p in model.parameters() if p.requires_grad]
-    stepper = optimizer(job.get("optimizer", "adamw"), trained)
+    groups = [{"params": group} for group in by_mesh(trained)] if job.get("tp") else trained
+    stepper = optimizer(job.get("optimizer", "adamw"), groups)
     if job["strategy"] == "ddp":
         tracker.track_external(model, stepper)
     else:
         tracker = fsdp2_mem_tracker.FSDPMemTracker(model, stepper)
+    STEPPING.append(stepper)
     accum, vocabulary = job.get("accum", 1), inner.config.get_text_config().vocab_size
     batches = [torch.zeros(job["batch"], job["seq"], dtype=torch.long, device=CARD) for _ in range(accum)]
     result = {}
     gc.disable()
     for step in ("first_step", "steady_step"):
-        phases = Phases(tracker, stepper)
+        phases = Phases(tracker)
         with tracker:
             for i, batch in enumerate(batches):
                 silent = i + 1 < accum and not job.get("sync_each_batch")
@@ -228,7 +291,7 @@ def steps(job, mesh):
                 tracker.reset_mod_stats()
             with phases("clip"):
                 if job.get("clip"):
-                    torch.nn.utils.clip_grad_norm_(trained, job["clip"])
+                    clip(trained, job["clip"])
             with phases("update"):
                 stepper.step()
             with phases("zero_grad"):

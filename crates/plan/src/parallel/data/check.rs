@@ -13,6 +13,7 @@ impl Options {
         let sharding = self.parallel.sharding;
         let replicas = mesh.dp * mesh.cp;
         self.check_without_effect(replicas)?;
+        self.check_beside_model_parallel(mesh)?;
         if sharding.is_fsdp() {
             self.check_fsdp(mesh)?;
         }
@@ -23,6 +24,25 @@ impl Options {
         if replicated && self.offload.parameters {
             let cause = "DistributedDataParallel has all parameters on the card";
             return refused("--offload", cause, "shard them: `--fsdp full_shard` or `--zero 3`");
+        }
+        Ok(())
+    }
+
+    /// What shares out the parts that tensor or expert parallel leaves a rank.
+    fn check_beside_model_parallel(&self, mesh: &Mesh) -> Result<(), Problem> {
+        let sharding = self.parallel.sharding;
+        if mesh.ep > 1 && (mesh.dp > 1 || sharding != Sharding::Replicated) {
+            let cause = "experts that are spread over data parallel ranks are not planned yet on this stack";
+            return refused("--ep", cause, "leave it out and share them out: --fsdp full_shard, beside --tp");
+        }
+        if mesh.tp > 1 && sharding == Sharding::Zero3 {
+            let cause =
+                "DeepSpeed splits matrices at stages 0 to 2 alone (`_configure_tensor_parallel_states`)";
+            return refused("--zero", cause, "use --zero 2, or --fsdp full_shard");
+        }
+        if self.parallel.sp && sharding.is_zero() {
+            let cause = "DeepSpeed does not split the sequence among tensor parallel ranks";
+            return refused("--sp", cause, "leave it out, or use --fsdp full_shard");
         }
         Ok(())
     }
@@ -76,11 +96,9 @@ impl Options {
 
     fn check_fsdp(&self, mesh: &Mesh) -> Result<(), Problem> {
         let replicas = mesh.dp * mesh.cp;
-        let per_node = self.parallel.gpus_per_node;
-        if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(replicas.min(per_node))
-        {
-            let cause =
-                format!("{replicas} data parallel ranks are no multiple of the {per_node} GPUs of a host");
+        let within = mesh.replicas_of_a_host(&self.parallel);
+        if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(replicas.min(within)) {
+            let cause = format!("{replicas} data parallel ranks are no multiple of the {within} of a host");
             return refused("--fsdp", &cause, "use a --gpus-per-node that divides them");
         }
         let optimizer = match self.optimizer {

@@ -5,6 +5,7 @@
 //! instead, of as many bytes but for what the allocator rounds up.
 
 use super::communication;
+use super::localize;
 use crate::nn::Parameter;
 use crate::parallel::data::DataParallel;
 use crate::torch::autograd::Leaf;
@@ -72,10 +73,11 @@ impl Ddp {
         });
         for parameter in trained() {
             let Some(leaf) = &parameter.leaf else { continue };
-            let (this, tensor) = (Rc::downgrade(&ddp), parameter.tensor.detach());
+            let (this, parameter) = (Rc::downgrade(&ddp), parameter.without_leaf());
             leaf.on_grad(move |leaf| {
+                localize(leaf, &parameter);
                 if let Some(this) = this.upgrade() {
-                    this.ready(leaf, &tensor);
+                    this.ready(leaf, &parameter.tensor);
                 }
             });
         }

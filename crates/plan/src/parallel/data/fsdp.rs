@@ -7,6 +7,7 @@
 use super::communication::{all_reduce, buffer};
 use super::gathered::Sharded;
 use crate::nn::Parameter;
+use crate::optim::redistributed;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
 use crate::torch::autograd::on_gradient;
@@ -255,7 +256,7 @@ impl Fsdp {
             group.reshard();
             return;
         }
-        let grads = group.take_grads();
+        let grads = self.torch.inside(group.module, || group.take_grads());
         group.reshard();
         self.last_reduced.borrow_mut().take();
         if grads.is_empty() {
@@ -434,9 +435,14 @@ impl Group {
         }
     }
 
-    /// Whole gradients, which autograd has left at the parameters.
+    /// The gradients that autograd has left at the parameters, as those of the rank's tensor parallel parts
+    /// (`_get_grad_inner_tensor`).
     fn take_grads(&self) -> Vec<(&Sharded, Tensor)> {
-        let grad = |parameter: &'_ Sharded| parameter.leaf.as_ref()?.grad.borrow_mut().take();
+        let grad = |parameter: &'_ Sharded| {
+            let of_the_part = redistributed([&**parameter]).pop();
+            let grad = parameter.leaf.as_ref()?.grad.borrow_mut().take();
+            of_the_part.or(grad)
+        };
         self.parameters.iter().filter_map(|parameter| Some((parameter, grad(parameter)?))).collect()
     }
 

@@ -15,10 +15,12 @@ pub(crate) use gathered::GATHERED;
 pub(crate) use words::rule as buffer_rule;
 
 use crate::nn::Parameter;
+use crate::optim::of_the_part;
 use crate::options::Options;
 use crate::parallel::{Sharding, Stack};
 use crate::torch::Dtype;
 use crate::torch::Torch;
+use crate::torch::autograd::Leaf;
 use crate::torch::hooks::ModuleHooks;
 use ddp::Ddp;
 use fsdp::Fsdp;
@@ -46,7 +48,7 @@ pub(crate) fn shared_out(
         Sharding::Replicated if mesh.dp * mesh.cp == 1 => return Ok(None),
         Sharding::Replicated => {
             let ddp = Ddp::new(torch, &options.parallel.data, mesh.dp * mesh.cp, &parameters);
-            (ddp, parameters)
+            (ddp, parameters.into_iter().map(Parameter::plain).collect())
         }
         Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => {
             let (fsdp, shards) = Fsdp::new(torch, options, &mesh, parameters)?;
@@ -62,6 +64,15 @@ pub(crate) fn shared_out(
         }
     };
     Ok(Some(shared))
+}
+
+/// A gradient that has come for a plain tensor which is the rank's tensor parallel part: it is made that part's
+/// (`_FromTorchTensor.backward`, `torch/distributed/tensor/_api.py`).
+fn localize(leaf: &Leaf, parameter: &Parameter) {
+    let grad = leaf.grad.borrow().clone();
+    if let Some(part) = grad.and_then(|grad| of_the_part(parameter, &grad)) {
+        *leaf.grad.borrow_mut() = Some(part);
+    }
 }
 
 /// What data parallel ranks are told beside how many they are.

@@ -17,8 +17,9 @@ impl Plan {
             Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => options.fsdp(mesh),
             Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3 => options.zero(),
         };
+        let beside = if mesh.tp > 1 { options.beside_tensor_parallel() } else { "" };
         Some(format!(
-            "{ranks} ranks with {each} a micro-batch each, rank {} planned: {said}",
+            "{ranks} ranks with {each} a micro-batch each, rank {} planned: {said}{beside}",
             options.parallel.rank
         ))
     }
@@ -56,6 +57,20 @@ impl Options {
              forward and in backward, one reduction behind; gradients reduced in {reduced}{}",
             self.accumulates()
         )
+    }
+
+    /// How what tensor parallel leaves a rank is shared out, and by whom.
+    fn beside_tensor_parallel(&self) -> &'static str {
+        let sharding = self.parallel.sharding;
+        if sharding.is_fsdp() {
+            "; a rank's tensor parallel part of a parameter is what is shared out, by its rows (a mesh of two dimensions)"
+        } else if sharding.is_zero() {
+            "; over the rank's tensor parallel parts as transformers' plan leaves them, as plain tensors (DeepSpeed's AutoTP \
+             splits the linear modules by the same plan)"
+        } else {
+            "; over the rank's tensor parallel parts as plain tensors (`_pre_dp_module_transform`, \
+             torch/distributed/tensor/parallel/ddp.py; accelerate and torchtitan take FSDP2 there instead)"
+        }
     }
 
     fn zero(&self) -> String {

@@ -3,6 +3,7 @@
 //! bucket of a fixed size, of which the rank keeps what its part needs.
 
 use super::communication::{all_reduce, buffer};
+use super::localize;
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
@@ -112,7 +113,7 @@ impl Zero {
             let sizes = Layout::contiguous(&[partition]);
             torch.place(sizes, options.stepped_in(), kind, ModuleId(0), role)
         });
-        let master = first.map(|parameter| parameter.stepped_as(master));
+        let master = first.map(|parameter| parameter.stepped_as(master).plain());
         let Some(master) = master else { unreachable!("a model of which nothing is trained is refused") };
         let zero = &options.parallel.data.zero;
         let this = Rc::new(Zero {
@@ -177,6 +178,9 @@ impl Zero {
 
     /// A gradient is there (`process_gradients`).
     fn ready(&self, index: usize, leaf: &Leaf) {
+        if let Some(placed) = self.parameters.get(index) {
+            localize(leaf, &placed.parameter);
+        }
         let mut running = self.running.borrow_mut();
         if running.buckets.is_empty() {
             // `setup_buckets`
