@@ -331,7 +331,6 @@ impl Options {
             return Err(Problem::in_option(option, cause).mend("leave one of them out"));
         }
         let not_yet = [
-            ("--pp", mesh.pp > 1 && megatron),
             ("--cp", mesh.cp > 1 && !megatron),
             ("--cp-comm-type", parallel.cp_comm != CpComm::default() && !megatron),
         ];
