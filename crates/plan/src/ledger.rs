@@ -94,13 +94,13 @@ fn joined(state: &mut State, residency: Residency) -> bool {
 struct Names<'a> {
     tape: &'a Tape,
     paths: BTreeMap<ModuleId, String>,
-    given: BTreeMap<(ModuleId, &'static str), u32>,
-    given_of: BTreeMap<(u32, &'static str), u32>,
+    /// How often a name was given: the parts of a pipeline stage have modules of the same path.
+    given: BTreeMap<String, u32>,
 }
 
 impl<'a> Names<'a> {
     fn new(tape: &'a Tape) -> Names<'a> {
-        Names { tape, paths: BTreeMap::new(), given: BTreeMap::new(), given_of: BTreeMap::new() }
+        Names { tape, paths: BTreeMap::new(), given: BTreeMap::new() }
     }
 
     fn path(&mut self, module: ModuleId) -> &str {
@@ -119,7 +119,7 @@ impl<'a> Names<'a> {
                     "" => format!("{path}.{}", parameter.name),
                     state => format!("{path}.{}.{state}", parameter.name),
                 };
-                counted(&mut self.given_of, (id, state), name)
+                self.counted(name)
             }
             Role::Output => {
                 let op = self.tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
@@ -134,16 +134,20 @@ impl<'a> Names<'a> {
             path => path,
         };
         let name = format!("{path}: {what}");
-        counted(&mut self.given, (module, what), name)
+        self.counted(name)
     }
-}
 
-/// The name, with a number from the second time on that it is given.
-fn counted<K: Ord>(given: &mut BTreeMap<K, u32>, key: K, name: String) -> String {
-    let times = given.entry(key).or_insert(0);
-    *times += 1;
-    match *times {
-        1 => name,
-        times => format!("{name} #{times}"),
+    /// The name, with a number from the second time on that it is given.
+    fn counted(&mut self, name: String) -> String {
+        match self.given.get_mut(&name) {
+            None => {
+                self.given.insert(name.clone(), 1);
+                name
+            }
+            Some(times) => {
+                *times += 1;
+                format!("{name} #{times}")
+            }
+        }
     }
 }

@@ -361,7 +361,6 @@ impl Options {
             return Err(Problem::in_option("--sp", cause).mend("add --tp, or leave it out"));
         }
         let not_yet = [
-            ("--pp", mesh.pp > 1 && megatron),
             ("--cp", mesh.cp > 1 && !megatron),
             ("--cp-comm-type", parallel.cp_comm != CpComm::default() && !megatron),
         ];

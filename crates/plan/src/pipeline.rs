@@ -2,17 +2,18 @@
 //! go to the next, gradients come back, and the micro-batches whose backward is still to come are in flight.
 //!
 //! Who holds what for how long is that of `torch/distributed/pipelining` (2.15: `stage.py`, `schedules.py`), which Megatron-LM's
-//! `core/pipeline_parallel/schedules.py` does much alike: a buffer is made for what is received when it is asked for; hidden
+//! `core/pipeline_parallel/schedules.py` does much alike (where not, `parallel/megatron/names.rs`): a buffer is made for what is received when it is asked for; hidden
 //! states that are received stay for backward, as the first layer saves them; those that are sent go when they have arrived, the
 //! node of the graph stays in their place (`release_fwd_send_outputs`; `deallocate_output_tensor`); a gradient that was sent
 //! stays in its name until the next one is bound to it.
 
 use crate::model::{Batch, Model};
 use crate::options::Options;
-use crate::parallel::Schedule;
+use crate::parallel::megatron::Names;
 use crate::parallel::schedule::{Action, Pass, actions, runs};
 use crate::parallel::stage::Part;
-use crate::step::{Graph, Loop, place_input};
+use crate::parallel::{Schedule, Stack};
+use crate::step::{Graph, Loop, load_part, place_input};
 use crate::torch::autograd::{Edge, Leaf, backward, backward_from};
 use crate::torch::deferred::Deferred;
 use crate::torch::tape::Role;
@@ -21,13 +22,15 @@ use peakledger_core::{Category, Phase};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+const OUTPUT_GRAD: &str = "output gradient received";
+
 /// What a stage holds of the model and does in a step.
 pub(crate) struct Pipeline {
     parts: Vec<(Part, Box<dyn Model>)>,
     actions: Vec<Action>,
-    /// By micro-batch.
+    /// By micro-batch; empty where each is loaded when its turn comes (Megatron).
     inputs: Vec<Inputs>,
-    /// The hidden states of a micro-batch between two stages, `[b, s, h]`.
+    /// The hidden states of a micro-batch between two stages, `[b, s, h]`; `[s, b, h]` with Megatron.
     between: (Layout, Dtype),
 }
 
@@ -42,7 +45,8 @@ impl Pipeline {
     ) -> Pipeline {
         let (parallel, micro_batches) = (&options.parallel, options.gradient_accumulation_steps);
         let stage = options.mesh().map_or(0, |mesh| mesh.place(parallel.rank).pp);
-        let inputs = (0..micro_batches).map(|micro_batch| {
+        let loaded = if options.stack == Stack::Megatron { 0 } else { micro_batches };
+        let inputs = (0..loaded).map(|micro_batch| {
             let numbered = (0u32..).zip(&parts);
             let run = numbered.filter(|(at, _)| runs(parallel, *at, micro_batch, micro_batches));
             let run = run.map(|(_, (part, _))| part);
@@ -84,21 +88,22 @@ impl Inputs {
 /// A micro-batch whose backward is still to come.
 struct InFlight {
     root: Root,
-    received: Option<Received>,
-    _batch: Batch,
+    received: Option<Rc<Received>>,
+    /// Where the schedule holds it.
+    _batch: Option<Batch>,
     _graph: Graph,
 }
 
 /// Where its backward begins.
 enum Root {
-    /// The loss, and the logits, which the stage keeps until then.
+    /// The loss, and the logits, where the stage keeps them until then.
     Loss(Tensor, Option<Tensor>),
-    /// The node that put out what was sent.
-    Sent(Edge),
+    /// The node that put out what was sent, and what is left of that, where something is.
+    Sent(Edge, Option<Tensor>),
 }
 
 /// Hidden states of the stage before.
-struct Received {
+pub(crate) struct Received {
     leaf: Rc<Leaf>,
     hidden_states: Tensor,
 }
@@ -113,22 +118,35 @@ struct Kept {
     sent: Vec<Tensor>,
     /// Gradients that were sent.
     sent_back: Vec<Tensor>,
-    /// Of the last stage; the schedule keeps them until the step ends (`_internal_losses`).
+    /// Of the last stage; the schedule keeps them until the step ends (`_internal_losses`; `forward_data_store`).
     losses: Vec<Tensor>,
+    /// What Megatron's schedule keeps beside that.
+    names: Option<Names>,
+}
+
+impl Kept {
+    /// A backward begins: torch's schedules have waited for what was sent.
+    fn sent_has_arrived(&mut self) {
+        if self.names.is_none() {
+            self.sent.clear();
+        }
+    }
 }
 
 impl Loop<'_> {
-    /// Runs all micro-batches of a stage.
-    pub(crate) fn run_stage(&self, pipeline: &Pipeline) {
+    /// Runs all micro-batches of a stage, and hands back what the model itself still holds.
+    pub(crate) fn run_stage(&self, pipeline: &Pipeline) -> Option<Names> {
         let torch = &self.torch;
         let hooks = torch.module_hooks.borrow().clone();
-        let mut kept = Kept::default();
+        let is_megatron = self.options.stack == Stack::Megatron;
+        let names = is_megatron.then(|| Names::new(self.options.parallel.schedule));
+        let mut kept = Kept { names, ..Kept::default() };
         let last = pipeline.actions.len().saturating_sub(1);
         for (at, action) in pipeline.actions.iter().enumerate() {
             let Action { pass, micro_batch, part } = *action;
             let which = (micro_batch, part);
             if pass == Pass::Forward {
-                self.forward(pipeline, action, &mut kept);
+                self.forward(pipeline, at, &mut kept);
                 continue;
             }
             torch.begin_as(phase(pass, part), Some(micro_batch), &Phase::Backward);
@@ -146,37 +164,34 @@ impl Loop<'_> {
                 }
                 _ => self.backward_of(pipeline, which, &mut kept),
             }
+            self.ask_ahead(pipeline, at, &mut kept);
+            let cools_down = pipeline.actions.get(at + 1).is_none_or(|next| next.pass != Pass::Forward);
+            if is_megatron && cools_down {
+                kept.sent.clear();
+            }
             if pass != Pass::InputGrad {
                 hooks.iter().for_each(|hooks| hooks.end());
                 self.update.backward_ended();
             }
             torch.end();
         }
+        kept.names.map(Names::after_the_schedule)
     }
 
-    fn forward(&self, pipeline: &Pipeline, action: &Action, kept: &mut Kept) {
+    fn forward(&self, pipeline: &Pipeline, index: usize, kept: &mut Kept) {
         let torch = &self.torch;
-        let Action { micro_batch, part, .. } = *action;
-        let (Some((at, model)), Some(inputs)) =
-            (pipeline.parts.get(part as usize), pipeline.inputs.get(micro_batch as usize))
-        else {
-            return;
-        };
+        let Some(Action { micro_batch, part, .. }) = pipeline.actions.get(index).copied() else { return };
+        let Some((at, model)) = pipeline.parts.get(part as usize) else { return };
         torch.begin_as(phase(Pass::Forward, part), Some(micro_batch), &Phase::Forward);
-        let received = (!at.embeds).then(|| self.receive(pipeline));
-        let input = match &received {
-            Some(received) => {
-                let edge = Edge::leaf(received.leaf.clone(), ModuleId(0));
-                received.hidden_states.detach().with_edge(Some(edge))
-            }
-            None => match &inputs.input_ids {
-                Some(input_ids) => input_ids.clone(),
-                None => return,
-            },
-        };
-        let labels = inputs.labels.clone().filter(|_| at.ends);
-        let (attention_mask, position_ids) = (inputs.attention_mask.clone(), inputs.position_ids.clone());
-        let batch = Batch { input, attention_mask, position_ids, labels, loss_mask: None };
+        if kept.names.is_some() {
+            kept.sent.clear(); // Megatron waits for it before the next forward
+        }
+        let received = (!at.embeds).then(|| self.receive(pipeline, part, kept));
+        let input = received.as_ref().map(|received| {
+            let edge = Edge::leaf(received.leaf.clone(), ModuleId(0));
+            received.hidden_states.detach().with_edge(Some(edge))
+        });
+        let Some(batch) = self.batch(pipeline, at, micro_batch, input) else { return };
         // autocast is entered for each forward pass, and its copies of the weights go with it
         let hooks = torch.module_hooks.borrow().clone();
         let leave = |output: Tensor| match &hooks {
@@ -195,7 +210,7 @@ impl Loop<'_> {
             // the gradients are divided when all backwards are done (`scale_grads`), not the loss
             let logits = Some(logits);
             let loss = self.scaled(self.loss(&**model, (&logits, &None), &batch, 1));
-            (Ok((loss, logits)), graph)
+            (Ok((loss, logits.filter(|_| kept.names.is_none()))), graph)
         });
         let root = match root {
             Ok((loss, logits)) => {
@@ -204,18 +219,54 @@ impl Loop<'_> {
             }
             Err(output) => {
                 torch.sends(output.bytes());
+                let left = kept.names.is_some().then(|| self.left_of_sent(&output));
                 if self.options.parallel.schedule != Schedule::Gpipe {
                     kept.sent.clear(); // what was sent before has arrived; GPipe waits when all forwards are done
                 }
-                kept.sent.push(output.detach());
-                output.edge().cloned().map(Root::Sent)
+                if kept.names.as_ref().is_none_or(|names| names.holds_sent(&pipeline.actions, index)) {
+                    kept.sent.push(output.detach());
+                }
+                output.edge().cloned().map(|edge| Root::Sent(edge, left))
             }
         };
+        let batch = Some(batch).filter(|_| kept.names.is_none());
+        self.ask_ahead(pipeline, index, kept);
         torch.end();
         if let Some(root) = root {
             let in_flight = InFlight { root, received, _batch: batch, _graph: graph };
             kept.in_flight.insert((micro_batch, part), in_flight);
         }
+    }
+
+    /// What a part is given of a micro-batch, beside hidden states or with them.
+    fn batch(
+        &self,
+        pipeline: &Pipeline,
+        at: &Part,
+        micro_batch: u32,
+        hidden_states: Option<Tensor>,
+    ) -> Option<Batch> {
+        if self.options.stack == Stack::Megatron {
+            // both ends load all of it, what lies between nothing (`get_batch`)
+            let load = || load_part(&self.torch, self.options, self.seq_len, micro_batch);
+            let loaded = (at.embeds || at.ends).then(load);
+            return match (loaded, hidden_states) {
+                (Some(batch), None) => Some(batch),
+                (Some(batch), Some(input)) => Some(Batch { input, ..batch }),
+                (None, input) => input.map(Batch::of),
+            };
+        }
+        let inputs = pipeline.inputs.get(micro_batch as usize)?;
+        let input = hidden_states.or_else(|| inputs.input_ids.clone())?;
+        let labels = inputs.labels.clone().filter(|_| at.ends);
+        let (attention_mask, position_ids) = (inputs.attention_mask.clone(), inputs.position_ids.clone());
+        Some(Batch { attention_mask, position_ids, labels, ..Batch::of(input) })
+    }
+
+    /// `deallocate_output_tensor`: one number in the place of what was sent.
+    fn left_of_sent(&self, output: &Tensor) -> Tensor {
+        self.torch.launch("empty");
+        self.torch.empty(Layout::contiguous(&[1]), output.dtype())
     }
 
     /// The backward pass of a micro-batch in flight.
@@ -225,18 +276,23 @@ impl Loop<'_> {
         let InFlight { root, received, .. } = &in_flight;
         match root {
             Root::Loss(loss, _logits) => {
-                kept.sent.clear();
+                kept.sent_has_arrived();
                 backward(loss);
             }
-            Root::Sent(edge) => {
-                let grad = self.buffer(pipeline, "output gradient received");
-                kept.sent.clear();
+            Root::Sent(edge, _left) => {
+                let grad = self.output_grad(pipeline, kept);
+                kept.sent_has_arrived();
                 backward_from(edge, &grad);
             }
         }
-        let Some(grad) = received.as_ref().and_then(|received| received.leaf.grad.borrow_mut().take()) else {
-            return;
-        };
+        let grad = received.as_ref().and_then(|received| match kept.names {
+            None => received.leaf.grad.borrow_mut().take(),
+            Some(_) => received.leaf.grad.borrow().clone(), // `retain_grad`
+        });
+        if let Some(names) = &mut kept.names {
+            names.backward_ended(received.clone());
+        }
+        let Some(grad) = grad else { return };
         torch.sends(grad.bytes());
         grad.relabel(|stored| {
             (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
@@ -248,9 +304,42 @@ impl Loop<'_> {
         kept.sent_back.push(grad);
     }
 
-    fn receive(&self, pipeline: &Pipeline) -> Received {
+    /// The hidden states that a part is given, and who holds them from then on.
+    fn receive(&self, pipeline: &Pipeline, part: u32, kept: &mut Kept) -> Rc<Received> {
+        let asked = kept.names.as_mut().and_then(Names::asked_input);
+        let received = asked.unwrap_or_else(|| self.hidden_states(pipeline));
+        if let Some(names) = &mut kept.names {
+            names.received(part, &received);
+        }
+        received
+    }
+
+    /// The gradient of what a part put out.
+    fn output_grad(&self, pipeline: &Pipeline, kept: &mut Kept) -> Tensor {
+        let asked = kept.names.as_mut().and_then(Names::asked_grad);
+        let grad = asked.unwrap_or_else(|| self.buffer(pipeline, OUTPUT_GRAD));
+        if let Some(names) = &mut kept.names {
+            names.received_grad(&grad);
+        }
+        grad
+    }
+
+    /// Asks for what is needed next, where the schedule does so before it is (Megatron's interleaved stages).
+    fn ask_ahead(&self, pipeline: &Pipeline, index: usize, kept: &mut Kept) {
+        let Some(names) = &mut kept.names else { return };
+        let part = |action: &Action| pipeline.parts.get(action.part as usize).map(|(part, _)| part);
+        let asks = names.asks_ahead(&pipeline.actions, index);
+        if asks.input.as_ref().and_then(part).is_some_and(|part| !part.embeds) {
+            names.ask_input(self.hidden_states(pipeline));
+        }
+        if asks.grad.as_ref().and_then(part).is_some_and(|part| !part.ends) {
+            names.ask_grad(self.buffer(pipeline, OUTPUT_GRAD));
+        }
+    }
+
+    fn hidden_states(&self, pipeline: &Pipeline) -> Rc<Received> {
         let hidden_states = self.buffer(pipeline, "hidden states received");
-        Received { leaf: Leaf::new(None, false), hidden_states }
+        Rc::new(Received { leaf: Leaf::new(None, false), hidden_states })
     }
 
     /// A buffer for what another stage sends.

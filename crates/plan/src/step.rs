@@ -4,11 +4,12 @@
 //! makes in its update and they begin with.
 
 use crate::config::Architecture;
-use crate::model::megatron::GptModel;
+use crate::model::megatron::{Gpt, GptModel};
 use crate::model::{
     Attend, Batch, Model, Run, ValueHead, causal_lm_loss, fused_causal_lm_loss, policy_loss,
     response_log_probs, value_loss,
 };
+use crate::nn::te::Shared;
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Objective, Options, Recompute};
@@ -16,7 +17,7 @@ use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
-use crate::parallel::{Mesh, Parallel, Stack};
+use crate::parallel::{Parallel, Stack};
 use crate::pipeline::Pipeline;
 use crate::repeat::{RUN, Repeat, repeated};
 use crate::torch::autograd::{Leaf, backward};
@@ -146,8 +147,14 @@ fn run_so(
         input_grads: options.recompute != Recompute::None,
     };
     torch.begin(Phase::Load, None);
+    let gpt = gpt(&torch, arch, options)?;
     let (mut models, value_head): (Vec<(Part, Box<dyn Model>)>, _) = torch.once(|| {
-        let model = |part: Part| (part, built(&mut build, arch, options, run(part)));
+        let mut number = 0;
+        let model = |part: Part| {
+            build.part_of_stage = number;
+            number += 1;
+            (part, built(&mut build, arch, options, (gpt.as_ref(), run(part))))
+        };
         let models = parts.into_iter().map(model).collect();
         let value_head = ValueHead::of(&mut build, &arch.shape, options.objective);
         build.cast_loaded();
@@ -199,8 +206,12 @@ fn run_so(
         }
         last => {
             models.extend(last);
-            let shares = if parallel.sp { u64::from(parallel.tp) } else { 1 };
-            let hidden_states = [options.micro_batch_size, seq_len / shares, arch.shape.hidden_size];
+            let shares = if parallel.sp { u64::from(parallel.tp) } else { 1 } * u64::from(parallel.cp);
+            let [rows, tokens, width] = [options.micro_batch_size, seq_len / shares, arch.shape.hidden_size];
+            let hidden_states = match options.stack {
+                Stack::Transformers => [rows, tokens, width],
+                Stack::Megatron => [tokens, rows, width],
+            };
             let between = (Layout::contiguous(&hidden_states), weights);
             Program::Stage(Pipeline::new(&torch, options, seq_len, models, between))
         }
@@ -267,7 +278,8 @@ fn alike_layers(
 /// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn count_all(arch: &Architecture, options: &Options) -> Result<(u64, u64), Problem> {
     let mut build = Builder::new(Torch::new(0, options.capability), options);
-    let _model = arch.blueprint.build(&mut build, &arch.shape, Run::none(&arch.shape));
+    let gpt = gpt(&build.torch, arch, options)?;
+    let _model = built(&mut build, arch, options, (gpt.as_ref(), Run::none(&arch.shape)));
     build.check()?;
     let all = count(&build.parameters);
     build.parameters.retain(|parameter| parameter.leaf.is_some());
@@ -304,7 +316,7 @@ pub(crate) fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_bat
 
 /// Places what a rank has of a micro-batch on the device when its turn comes (`get_batch` in Megatron-LM's
 /// `pretrain_gpt.py`).
-fn load_part(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
+pub(crate) fn load_part(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u32) -> Batch {
     let input = |name, dtype| {
         let layout =
             Layout::contiguous(&[options.micro_batch_size, seq_len / u64::from(options.parallel.cp)]);
@@ -320,12 +332,29 @@ fn load_part(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_batch: u3
     }
 }
 
-/// The part of the model by the modules that are asked for.
-fn built(build: &mut Builder, arch: &Architecture, options: &Options, run: Run) -> Box<dyn Model> {
+/// The model as Megatron has it, where its modules are asked for, and what all parts of a rank share.
+fn gpt(
+    torch: &Rc<Torch>,
+    arch: &Architecture,
+    options: &Options,
+) -> Result<Option<(Gpt, Rc<Shared>)>, Problem> {
     let gpt = (options.stack == Stack::Megatron).then(|| arch.blueprint.megatron()).flatten();
-    match (gpt, Mesh::of(&options.parallel)) {
-        (Some(gpt), Ok(mesh)) => Box::new(GptModel::new(build, (&arch.shape, &gpt), run, (options, &mesh))),
-        _ => arch.blueprint.build(build, &arch.shape, run),
+    let Some(gpt) = gpt else { return Ok(None) };
+    let experts = gpt.experts.as_ref().map_or(1, |experts| experts.number);
+    let shared = Shared::new(torch, options, &options.mesh()?, experts);
+    Ok(Some((gpt, shared)))
+}
+
+/// The part of the model by the modules that are asked for.
+fn built(
+    build: &mut Builder,
+    arch: &Architecture,
+    options: &Options,
+    (gpt, run): (Option<&(Gpt, Rc<Shared>)>, Run),
+) -> Box<dyn Model> {
+    match gpt {
+        Some((gpt, shared)) => Box::new(GptModel::new(build, (&arch.shape, gpt), run, (options, shared))),
+        None => arch.blueprint.build(build, &arch.shape, run),
     }
 }
 
@@ -383,13 +412,14 @@ pub(crate) struct Loop<'a> {
     optimizer_module: ModuleId,
     scaler: Option<GradScaler>,
     pub(crate) update: Update<'a>,
-    seq_len: u64,
+    pub(crate) seq_len: u64,
 }
 
 impl Loop<'_> {
     fn step(&self, micro_batches: u32, repeat: Option<&Repeat>, optimizers: &mut Vec<Optimizer>) {
         let torch = &self.torch;
         let mut held = None;
+        let mut left = None;
         let hooks = torch.module_hooks.borrow().clone();
         match &self.program {
             Program::Whole { model, batches } => {
@@ -400,7 +430,7 @@ impl Loop<'_> {
                     self.micro_batch(&**model, micro_batch, batches, &mut held);
                 }
             }
-            Program::Stage(pipeline) => self.run_stage(pipeline),
+            Program::Stage(pipeline) => left = self.run_stage(pipeline),
         }
         if let Some(repeat) = repeat {
             repeat.stand_in(torch, self.update.trained());
@@ -423,6 +453,7 @@ impl Loop<'_> {
             hooks.zero_grad();
         }
         torch.end();
+        drop(left); // the next step begins by binding it anew
     }
 
     fn micro_batch(&self, model: &dyn Model, micro_batch: u32, batches: &[Batch], held: &mut Option<Output>) {

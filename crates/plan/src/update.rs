@@ -97,16 +97,19 @@ impl<'a> Update<'a> {
         let Ok(mesh) = Mesh::of(&options.parallel) else { unreachable!("a world that was checked") };
         let place = mesh.place(options.parallel.rank);
         let within_stage = options.parallel.rank % (mesh.world / mesh.pp);
-        // those of experts lie apart, and other ranks share them out
-        let groups = [
-            (false, mesh.dp * mesh.cp, place.cp + mesh.cp * place.dp),
-            (true, mesh.edp, within_stage / (mesh.etp * mesh.ep)),
-        ];
+        // those of experts lie apart, and other ranks share them out; each part of a stage has buffers of its own
+        let parts_here = trained.last().map_or(0, |parameter| parameter.part_of_stage + 1);
+        let groups = (0..parts_here).flat_map(|part| {
+            [
+                ((part, false), mesh.dp * mesh.cp, place.cp + mesh.cp * place.dp),
+                ((part, true), mesh.edp, within_stage / (mesh.etp * mesh.ep)),
+            ]
+        });
         let dtype = trained.first().map_or(Dtype::Bf16, |parameter| parameter.tensor.dtype());
         let mut buffers = Vec::new();
         let mut parts = vec![0; trained.len()];
-        for (of_experts, ranks, rank) in groups {
-            let members = || trained.iter().zip(0..).filter(|(p, _)| p.of_expert == of_experts);
+        for (which, ranks, rank) in groups {
+            let members = || trained.iter().zip(0..).filter(|(p, _)| (p.part_of_stage, p.of_expert) == which);
             let sizes: Vec<u64> = members().map(|(p, _)| p.tensor.layout().numel()).collect();
             let buffer = Buffer::new(&sizes, Some(ranks));
             if sizes.is_empty() {

@@ -259,7 +259,8 @@ pub(crate) trait Model {
 /// A micro-batch on the device.
 #[derive(Clone)]
 pub(crate) struct Batch {
-    /// Token ids, `[b, s]`; hidden states, `[b, s, h]`, for a part of the model that has no embedding.
+    /// Token ids, `[b, s]`; hidden states, `[b, s, h]` (Megatron's `[s, b, h]`), for a part of the model that has no
+    /// embedding.
     pub(crate) input: Tensor,
     /// `[b, s]`, where rows are padded.
     pub(crate) attention_mask: Option<Tensor>,
@@ -269,6 +270,13 @@ pub(crate) struct Batch {
     pub(crate) labels: Option<Tensor>,
     /// Which tokens count, `[b, s]`, where the loop makes it (Megatron's).
     pub(crate) loss_mask: Option<Tensor>,
+}
+
+impl Batch {
+    /// One of that input alone.
+    pub(crate) fn of(input: Tensor) -> Batch {
+        Batch { input, attention_mask: None, position_ids: None, labels: None, loss_mask: None }
+    }
 }
 
 impl Architecture {

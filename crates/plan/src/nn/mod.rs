@@ -54,6 +54,8 @@ pub(crate) struct Parameter {
     elements: u64,
     /// Whether it is an expert's, whose copies lie on other ranks than those of the rest (Megatron).
     pub(crate) of_expert: bool,
+    /// Which part of a pipeline stage it is in.
+    pub(crate) part_of_stage: u32,
     /// Among whom it is spread.
     pub(crate) spread: Spread,
     /// Whether it is a DTensor that every rank has whole.
@@ -115,6 +117,8 @@ pub(crate) fn count(parameters: &[Parameter]) -> u64 {
 /// Builds a model: names its modules and places its parameters on the device.
 pub(crate) struct Builder {
     pub(crate) torch: Rc<Torch>,
+    /// The part of a pipeline stage that is built.
+    pub(crate) part_of_stage: u32,
     /// The type of the weights.
     pub(crate) dtype: Dtype,
     pub(crate) parameters: Vec<Parameter>,
@@ -152,6 +156,7 @@ impl Builder {
     pub(crate) fn new(torch: Rc<Torch>, options: &Options) -> Builder {
         Builder {
             torch,
+            part_of_stage: 0,
             dtype: options.weights(),
             parameters: Vec::new(),
             lora: options.lora.clone().map(|lora| Lora { dtype: options.adapters(lora.dtype), ..lora }),
@@ -384,6 +389,7 @@ impl Builder {
             is_replicated: false,
             parts_of_gradient: None,
             of_expert: false,
+            part_of_stage: self.part_of_stage,
         });
         tensor
     }

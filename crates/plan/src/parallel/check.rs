@@ -1,6 +1,6 @@
 //! Which options of a pipeline go together, and with what else of a step.
 
-use super::{Schedule, Sharding};
+use super::{Schedule, Sharding, Stack};
 use crate::options::{HoldOutputs, Options};
 use peakledger_input::Problem;
 
@@ -80,8 +80,10 @@ impl Options {
                 "the schedule itself keeps what the last stage puts out until its backward".to_owned();
             return wrong("--hold-outputs", cause, "leave it out");
         }
-        if self.loss_in_model || self.fused_loss {
-            let option = if self.fused_loss { "--fused-loss" } else { "--loss-in-model" };
+        // Megatron's fused loss takes the logits
+        let in_one_op = self.fused_loss && self.stack != Stack::Megatron;
+        if self.loss_in_model || in_one_op {
+            let option = if in_one_op { "--fused-loss" } else { "--loss-in-model" };
             let cause = "the schedule computes the loss from the logits of the last stage".to_owned();
             return wrong(option, cause, "leave it out, or --pp");
         }

@@ -1,6 +1,6 @@
 //! What a plan of many GPUs takes for granted, in words.
 
-use super::{Schedule, Sharding, stage};
+use super::{Schedule, Sharding, Stack, stage};
 use crate::plan::Plan;
 use peakledger_core::Bytes;
 
@@ -73,10 +73,17 @@ impl Plan {
             true => "; the tied embedding is on the first and on the last stage, a copy each",
             false => "",
         };
+        let by = match self.options.stack {
+            Stack::Transformers => {
+                "torch.distributed.pipelining does; autocast is entered for each forward pass"
+            }
+            Stack::Megatron => {
+                "Megatron-LM's schedules do (--deallocate-pipeline-outputs; with virtual stages --overlap-p2p-communication)"
+            }
+        };
         format!(
             "{order}; stage {stage} of {} holds layers {}{around}; hidden states are sent in the type of the weights, and receive \
-             buffers are made and let go of as torch.distributed.pipelining does; autocast is entered for each forward \
-             pass{tied}",
+             buffers are made and let go of as {by}{tied}",
             self.mesh.pp,
             held.join(" and "),
         )

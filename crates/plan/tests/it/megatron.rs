@@ -4,8 +4,8 @@ use peakledger_core::Category;
 use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
-use peakledger_plan::parallel::{CpComm, Parallel, Sharding, Stack};
-use peakledger_plan::{Dtype, Plan, plan};
+use peakledger_plan::parallel::{CpComm, Mesh, Parallel, Schedule, Sharding, Stack};
+use peakledger_plan::{Dtype, Plan, PlannedPhase, plan};
 use serde_json::json;
 
 /// Sizes that no allocation has to be rounded up for: h 512, 4 heads and 2 key heads of 128, f 1024, 256 tokens.
@@ -259,4 +259,146 @@ fn what_cannot_be_is_said_with_its_numbers() {
     assert!(said.contains("no experts to spread"), "{said}");
     let odd = Parallel { cp: 3, cp_comm: CpComm::AllToAll, ..Parallel::default() };
     assert!(refused(megatron(odd)).contains("256 tokens are no multiple of 2 × cp 3 = 6"));
+}
+
+/// Hidden states of 256 tokens, as they go from stage to stage.
+const BETWEEN: u64 = 256 * KIB;
+
+/// The plans of all stages of a model of 8 layers.
+fn stages(model: &Architecture, parallel: &Parallel, micro_batches: u32) -> Vec<Plan> {
+    let first = |stage| stage * parallel.tp * parallel.dp.unwrap_or(1);
+    let stage = |stage| {
+        let options = megatron(Parallel { rank: first(stage), ..parallel.clone() });
+        plan(model.clone(), Options { gradient_accumulation_steps: micro_batches, ..options }).unwrap()
+    };
+    (0..parallel.pp).map(stage).collect()
+}
+
+fn interleaved() -> Parallel {
+    Parallel { pp: 2, virtual_stages: 2, schedule: Schedule::Interleaved, ..Parallel::default() }
+}
+
+/// Phases of that name in order, with their micro-batch.
+fn of_phase<'a>(plan: &'a Plan, name: &'a str) -> impl Iterator<Item = &'a PlannedPhase> {
+    plan.steady.phases.iter().filter(move |phase| phase.phase.as_str() == name)
+}
+
+#[test]
+fn the_stages_hold_the_model_between_them() {
+    for parallel in [Parallel { pp: 4, ..Parallel::default() }, interleaved()] {
+        let stages = stages(&tiny(8), &parallel, 4);
+        let held: u64 = stages.iter().map(|plan| plan.rank_parameters).sum();
+        assert!(stages.iter().all(|plan| plan.parameters == held), "{held}");
+        let one = planned(8, megatron(Parallel::default()));
+        assert_eq!(held, one.parameters);
+    }
+    // gradients and the distributed optimizer are of what a stage holds: 2 + 4 bytes a parameter, and 4 of a half
+    let parallel = Parallel { pp: 2, dp: Some(2), sharding: Sharding::Zero1, ..Parallel::default() };
+    for plan in stages(&tiny(8), &parallel, 2) {
+        let bytes = |category| plan.steady.phases.first().unwrap().by_category.get(category).get();
+        assert_eq!(bytes(Category::Parameter), 2 * plan.rank_parameters + 512, "and a block of inv_freq");
+        assert_eq!(bytes(Category::Gradient), 4 * plan.rank_parameters);
+        assert_eq!(bytes(Category::MasterWeight), 2 * plan.rank_parameters);
+    }
+}
+
+/// Whatever the order, the stages compute what one card does, and send hidden states and their gradients once each.
+#[test]
+fn the_stages_compute_and_send_what_they_must() {
+    let model = tiny(8);
+    let costs = |parallel: &Parallel| {
+        let stages = stages(&model, parallel, 4);
+        let all = stages.iter().map(|plan| plan.steady.costs());
+        all.fold((0, 0), |(flops, sent), costs| (flops + costs.flops.total(), sent + costs.communicated))
+    };
+    let (flops, nothing) = costs(&Parallel::default());
+    assert_eq!(nothing, 0);
+    let both_ways = u128::from(2 * 4 * BETWEEN);
+    assert_eq!(costs(&Parallel { pp: 4, ..Parallel::default() }), (flops, 3 * both_ways));
+    assert_eq!(costs(&interleaved()), (flops, 3 * both_ways));
+    // split by sequence: a rank sends its half, beside what tensor parallel ranks send anyway
+    let split = Parallel { tp: 2, sp: true, ..Parallel::default() };
+    let (of_rank, within) = costs(&split);
+    assert_eq!(costs(&Parallel { pp: 2, ..split }), (of_rank, within + both_ways / 2));
+}
+
+/// What a layer keeps, its input being what was received, and one number in the place of what was sent: `min(m, p - i)`
+/// times. The first stage keeps the tokens too, for the embedding.
+#[test]
+fn micro_batches_in_flight_keep_what_a_layer_does() {
+    let parallel = Parallel { pp: 4, ..Parallel::default() };
+    let stages = stages(&tiny(4), &parallel, 8);
+    let ends = |plan: &Plan| -> Vec<u64> { of_phase(plan, "forward").map(|it| it.end.get()).collect() };
+    for (stage, plan) in stages[..3].iter().enumerate() {
+        let (ends, tokens) = (ends(plan), if stage == 0 { 2 * KIB } else { 0 });
+        let each = ALONE * KIB + 512 + 512 + tokens;
+        for at in 1..4 - stage {
+            assert_eq!(ends[at] - ends[at - 1], each, "stage {stage}: {ends:?}");
+        }
+        // then one goes as one comes; the names of the gradient received, and of the one sent, hold theirs
+        let names = if stage == 0 { BETWEEN } else { 2 * BETWEEN };
+        assert_eq!(ends[4 - stage] - ends[3 - stage], names, "stage {stage}: {ends:?}");
+        assert_eq!(ends.last(), ends.get(4 - stage), "stage {stage}: {ends:?}");
+    }
+    let last = ends(&stages[3]);
+    // the schedule keeps each loss
+    assert_eq!(last[1] - last[0], BETWEEN + 512, "the gradient that was sent last");
+}
+
+/// `TransformerBlock.input_tensor` is not cleared: each part's last input stays through the update, and its gradient.
+#[test]
+fn the_last_input_of_each_part_stays_with_its_gradient() {
+    let held = |parallel: &Parallel| -> Vec<u64> {
+        let update = |plan: &Plan| {
+            let phase = of_phase(plan, "update").next().unwrap();
+            phase.by_category.get(Category::CommunicationBuffer).get() / BETWEEN
+        };
+        stages(&tiny(8), parallel, 4).iter().map(update).collect()
+    };
+    assert_eq!(held(&Parallel { pp: 4, ..Parallel::default() }), [0, 2, 2, 2]);
+    assert_eq!(held(&interleaved()), [2, 4]);
+}
+
+/// The first of two interleaved stages: F0 F1 F0' F1' F2 B0' … The parts beyond the embedding receive, and the gradient for
+/// B0' is asked for when F1' has ended.
+#[test]
+fn interleaved_stages_ask_before_they_need() {
+    let stages = stages(&tiny(8), &interleaved(), 4);
+    let buffers = |plan: &Plan, name: &str, micro_batch| {
+        let phase = of_phase(plan, name).find(|it| it.micro_batch == Some(micro_batch)).unwrap();
+        phase.by_category.get(Category::CommunicationBuffer).get() / BETWEEN
+    };
+    let [first, second] = stages.as_slice() else { panic!("two stages") };
+    // at the peak of a phase, which is before what is asked for at its end
+    assert_eq!(buffers(first, "forward", 0), 0);
+    assert_eq!(buffers(first, "forward", 1), 0, "asked for at its end");
+    assert_eq!(buffers(first, "forward_part_1", 0), 1);
+    assert_eq!(buffers(first, "forward_part_1", 1), 2);
+    assert_eq!(buffers(first, "forward", 2), 3, "two inputs, and the gradient that B0' takes");
+    assert_eq!(buffers(second, "forward", 0), 1);
+    assert_eq!(buffers(second, "forward", 1), 2);
+}
+
+#[test]
+fn stages_go_together_with_what_megatron_does() {
+    let of = |parallel: Parallel| Options { gradient_accumulation_steps: 4, ..megatron(parallel) };
+    for parallel in [Parallel { pp: 2, ..Parallel::default() }, interleaved()] {
+        let shared = Parallel { tp: 2, sp: true, dp: Some(2), sharding: Sharding::Zero1, ..parallel.clone() };
+        for options in [
+            Options { recompute: Recompute::Full, fused_loss: true, ..of(parallel.clone()) },
+            Options { recompute: Recompute::Selective, clip_grad_norm: true, ..of(parallel.clone()) },
+            of(Parallel { cp: 2, ..parallel.clone() }),
+            of(shared),
+        ] {
+            for rank in [0, Mesh::of(&options.parallel).unwrap().world - 1] {
+                let parallel = Parallel { rank, ..options.parallel.clone() };
+                let plan = planned(8, Options { parallel, ..options.clone() });
+                let ledger = plan.ledger(peakledger_plan::Step::Steady);
+                assert!(ledger.is_ok(), "no name appears twice: {:?}", ledger.err());
+            }
+        }
+    }
+    let gpipe = Parallel { pp: 2, schedule: Schedule::Gpipe, ..Parallel::default() };
+    let said = plan(tiny(2), of(gpipe)).unwrap_err().to_string();
+    assert!(said.contains("Megatron-LM's, 1f1b and interleaved"), "{said}");
 }

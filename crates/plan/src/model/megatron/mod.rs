@@ -18,7 +18,6 @@ use crate::config::Shape;
 use crate::nn::te::{ANGLES, RmsNorm, Shared, named};
 use crate::nn::{Builder, Linear};
 use crate::options::{Options, Recompute};
-use crate::parallel::Mesh;
 use crate::torch::reentrant::reentrant_checkpoint;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, ops};
 use embedding::VocabParallelEmbedding;
@@ -68,32 +67,29 @@ impl GptModel {
         build: &mut Builder,
         (shape, gpt): (&Shape, &Gpt),
         run: Run,
-        (options, mesh): (&Options, &Mesh),
+        (options, shared): (&Options, &Rc<Shared>),
     ) -> GptModel {
-        let torch = build.torch.clone();
         let part = run.part;
-        let experts = gpt.experts.as_ref().map_or(1, |experts| experts.number);
-        let shared = Shared::new(&torch, options, mesh, experts);
         let root = build.root();
-        let vocabulary = padded_vocabulary(shape.vocab_size, mesh.tp) / u64::from(mesh.tp);
+        let vocabulary = padded_vocabulary(shape.vocab_size, shared.tp) / u64::from(shared.tp);
         let rows = [vocabulary, shape.hidden_size];
-        let embedding = part.embeds.then(|| VocabParallelEmbedding::new(build, root, rows, &shared));
-        let rotary = Rotary::new(build, root, shape.head_dim, &shared);
+        let embedding = part.embeds.then(|| VocabParallelEmbedding::new(build, root, rows, shared));
+        let rotary = Rotary::new(build, root, shape.head_dim, shared);
         let decoder = build.module(root, "decoder");
         let list = build.module(decoder, "layers");
         let layers = part.layers().map(|index| {
             let module = build.indexed(list, index);
-            Rc::new(TransformerLayer::new(build, (module, index), (shape, gpt), run.recompute, &shared))
+            Rc::new(TransformerLayer::new(build, (module, index), (shape, gpt), run.recompute, shared))
         });
         let layers = layers.collect();
         let final_layernorm =
             part.ends.then(|| RmsNorm::new(build, decoder, "final_layernorm", shape.hidden_size));
         let tied = embedding.as_ref().filter(|_| shape.tie_word_embeddings).map(|it| it.weight.clone());
-        let output_layer = part.ends.then(|| ColumnParallelHead::new(build, root, rows, tied, &shared));
+        let output_layer = part.ends.then(|| ColumnParallelHead::new(build, root, rows, tied, shared));
         GptModel {
             root,
             decoder,
-            shared,
+            shared: shared.clone(),
             embedding,
             layers,
             first_layer: part.first,
@@ -143,7 +139,11 @@ impl Model for GptModel {
                 Some(embedding) => embedding.forward(&batch.input),
                 None => batch.input.clone(),
             };
-            let tokens = batch.input.size(1);
+            let tokens = match &self.embedding {
+                Some(_) => batch.input.size(1),
+                None if self.shared.sequence_parallel => batch.input.size(0) * u64::from(self.shared.tp),
+                None => batch.input.size(0),
+            };
             let angles = self.rotary.forward(tokens);
             torch.inside(self.decoder, || {
                 let hidden_states = self.run_layers(decoder_input.clone(), &angles);
@@ -224,7 +224,7 @@ mod tests {
     use crate::model::Attend;
     use crate::nn::count;
     use crate::parallel::stage::Part;
-    use crate::parallel::{Parallel, Stack};
+    use crate::parallel::{Mesh, Parallel, Stack};
     use crate::torch::Torch;
 
     /// Ranks have all of a model between them, norms each whole, and rows of padding beyond.
@@ -246,7 +246,8 @@ mod tests {
                 input_grads: false,
             };
             let gpt = architecture.blueprint.megatron().unwrap();
-            let _model = GptModel::new(&mut build, (shape, &gpt), run, (&options, &mesh));
+            let shared = Shared::new(&build.torch, &options, &mesh, 1);
+            let _model = GptModel::new(&mut build, (shape, &gpt), run, (&options, &shared));
             let tables = if shape.tie_word_embeddings { 1 } else { 2 };
             let padding = padded_vocabulary(shape.vocab_size, tp) - shape.vocab_size;
             let padding = padding * shape.hidden_size * tables;

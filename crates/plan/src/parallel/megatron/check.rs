@@ -2,7 +2,7 @@
 
 use crate::config::Architecture;
 use crate::options::{Attention, Experts, HoldOutputs, Offload, OptimizerKind, Options, Precision};
-use crate::parallel::{CpComm, DataParallel, Mesh, Parallel, Sharding};
+use crate::parallel::{CpComm, DataParallel, Mesh, Parallel, Schedule, Sharding};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 
@@ -50,7 +50,7 @@ fn planned(options: &Options, arch: &Architecture) -> Result<(), Problem> {
         let cause = "Megatron's optimizer steps fp32 copies".to_owned();
         return refuse("--master-weights", cause, "use fp32, or leave it out");
     }
-    let Parallel { sharding, sp, tp, .. } = options.parallel;
+    let Parallel { sharding, sp, tp, schedule, .. } = options.parallel;
     if options.parallel.data != DataParallel::default() {
         let cause =
             "the sizes of DDP, FSDP and DeepSpeed's ZeRO say nothing to Megatron's optimizer".to_owned();
@@ -66,6 +66,11 @@ fn planned(options: &Options, arch: &Architecture) -> Result<(), Problem> {
             "--fsdp",
             matches!(sharding, Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard),
             "Megatron-FSDP is not planned",
+        ),
+        (
+            "--schedule",
+            !matches!(schedule, Schedule::OneFOneB | Schedule::Interleaved),
+            "the schedules are Megatron-LM's, 1f1b and interleaved",
         ),
         ("--optimizer", options.optimizer != OptimizerKind::AdamW, "it is planned with its FusedAdam"),
         ("--optimizer-impl", options.optimizer_impl.is_some(), "its Adam has one implementation"),

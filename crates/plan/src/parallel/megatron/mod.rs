@@ -3,8 +3,10 @@
 
 mod buffer;
 mod check;
+mod names;
 mod notes;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use check::check;
+pub(crate) use names::Names;
 pub(crate) use notes::{NOT_COUNTED, assumptions};
