@@ -62,7 +62,7 @@ mod tests {
             let planned = crate::plan(architecture.clone(), Options { parallel, ..options.clone() }).unwrap();
             planned.device_peak_in(None).phase.device_peak
         };
-        let peaks: Vec<Bytes> = (1..=9).map(peak).collect();
+        let peaks: Vec<Bytes> = (1..=8).map(peak).collect();
         assert!(peaks.is_sorted_by(|before, after| before >= after), "{peaks:?}");
         for capacity in peaks.iter().flat_map(|peak| [*peak, Bytes::new(peak.get() - 1)]) {
             let fits = |plan: &Plan| plan.device_peak_in(None).phase.device_peak <= capacity;
@@ -70,7 +70,7 @@ mod tests {
             let found = fewest_gpus(&architecture, &options, &fits, &needed);
             match scan {
                 Some(dp) => assert_eq!(found, Some(dp), "{capacity}"),
-                None => assert!(found.is_none_or(|dp| dp > 9), "{capacity}: {found:?}"),
+                None => assert!(found.is_none_or(|dp| dp > 8), "{capacity}: {found:?}"),
             }
         }
         let replicated = Options { parallel: Parallel::default(), ..options };
