@@ -4,6 +4,7 @@ use crate::data_parallel_args::DataParallelArgs;
 use crate::usage;
 use crate::values::values;
 use clap::Args;
+use peakledger_input::Problem;
 use peakledger_plan::parallel::{CpComm, Parallel, Schedule, Sharding, Stack};
 
 /// How the step is spread. Nothing here has a default of clap's, so that a candidate changes only what it names.
@@ -19,8 +20,8 @@ pub(crate) struct ParallelArgs {
     /// DeepSpeed's ZeRO stage [default: 0]; with --stack megatron, 1 is its distributed optimizer
     #[arg(long, value_enum, value_name = "STAGE")]
     zero: Option<ZeroArg>,
-    /// Shard parameters, gradients and optimizer state of each layer (FSDP2)
-    #[arg(long, value_enum, value_name = "STRATEGY", conflicts_with = "zero")]
+    /// Shard parameters, gradients and optimizer state of each layer (FSDP2) [default: none]
+    #[arg(long, value_enum, value_name = "STRATEGY")]
     fsdp: Option<FsdpArg>,
     /// Tensor parallel size [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
@@ -77,6 +78,7 @@ values!(ZeroArg for Sharding {
     Zero3 = "3" => Sharding::Zero3,
 });
 values!(FsdpArg for Sharding {
+    None = "none" => Sharding::Replicated,
     FullShard = "full_shard" => Sharding::FullShard,
     ShardGradOp = "shard_grad_op" => Sharding::ShardGradOp,
     HybridShard = "hybrid_shard" => Sharding::HybridShard,
@@ -100,14 +102,14 @@ values!(StackArg for Stack {
 
 impl ParallelArgs {
     /// The plain request: rank 0 of the world that is asked for.
-    pub(crate) fn parallel(&self) -> Parallel {
+    pub(crate) fn parallel(&self) -> Result<Parallel, Problem> {
         let default = Parallel::default();
         let virtual_stages = self.virtual_stages.unwrap_or(default.virtual_stages);
         let usual_schedule = if virtual_stages > 1 { Schedule::Interleaved } else { default.schedule };
-        Parallel {
+        Ok(Parallel {
             gpus: self.gpus,
             dp: self.dp,
-            sharding: self.sharding(),
+            sharding: self.sharding()?,
             data: self.data.data(),
             tp: self.tp.unwrap_or(default.tp),
             sp: self.sp.unwrap_or(default.sp),
@@ -123,7 +125,7 @@ impl ParallelArgs {
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
             nccl_bytes_per_group: self.nccl_bytes_per_group,
             rank: default.rank,
-        }
+        })
     }
 
     /// Whose modules run the step.
@@ -131,8 +133,15 @@ impl ParallelArgs {
         self.stack.map_or(Stack::default(), Into::into)
     }
 
-    fn sharding(&self) -> Sharding {
-        let asked = self.fsdp.map(Into::into).or(self.zero.map(Into::into));
-        asked.unwrap_or_default()
+    fn sharding(&self) -> Result<Sharding, Problem> {
+        let fsdp = self.fsdp.map_or(Sharding::Replicated, Into::into);
+        let zero = self.zero.map_or(Sharding::Replicated, Into::into);
+        match (fsdp, zero) {
+            (Sharding::Replicated, sharding) | (sharding, Sharding::Replicated) => Ok(sharding),
+            _ => {
+                let problem = Problem::in_option("--fsdp", "it does not go with `--zero`");
+                Err(problem.mend("keep one of the two; `--fsdp none` and `--zero 0` are off"))
+            }
+        }
     }
 }

@@ -175,7 +175,7 @@ impl StepArgs {
             return Err(problem.mend("leave it out, or add `--offload activations`"));
         }
         let eager_experts = self.experts.is_some_and(Into::into);
-        let spread_experts = self.parallel.parallel().ep > 1;
+        let spread_experts = self.parallel.parallel()?.ep > 1;
         if self.expert_imbalance.is_some() && !eager_experts && !spread_experts {
             let problem = Problem::in_option(
                 "--expert-imbalance",
@@ -231,7 +231,7 @@ impl StepArgs {
             objective: default.objective,
             capability: card.and_then(|card| card.capability),
             stack,
-            parallel: self.parallel.parallel(),
+            parallel: self.parallel.parallel()?,
         })
     }
 }

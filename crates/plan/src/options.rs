@@ -317,10 +317,12 @@ impl Options {
             let cause = "bitsandbytes' AdamW8bit runs on the device alone";
             return wrong("--offload", cause, "use --optimizer adamw");
         }
-        if self.offload.optimizer && !self.offload.parameters && self.clip_grad_norm {
+        // DeepSpeed takes the norm as it reduces, and clips on the host
+        let copies_early = self.offload.optimizer && !self.offload.parameters && !self.is_deepspeed();
+        if copies_early && self.clip_grad_norm {
             let cause =
                 "gradients are copied to the host as they are made, before there is a norm to clip them by";
-            return wrong("--clip-grad-norm", cause, "leave it out, or `--offload optimizer`");
+            return wrong("--clip-grad-norm", cause, "leave out one: it or `--offload optimizer`");
         }
         Ok(())
     }

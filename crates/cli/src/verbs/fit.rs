@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// The change that recomputes and offloads no more layers than it takes.
-const SOME_LAYERS: &str = "some layers";
+const BY_LAYER: &str = "by layer";
 
 /// How a change that recomputes all layers begins.
 const ALL_LAYERS: &str = "--recompute full";
@@ -129,9 +129,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         }
     }
     let is_asked = |name: &str| asked.iter().any(|candidate| candidate.name == name);
-    if !fit.verdict.fits() && !is_asked(SOME_LAYERS) {
+    if !fit.verdict.fits() && !is_asked(BY_LAYER) {
         if let Some(choices) = try_out.some_layers(&given.options)? {
-            let change = Change { name: SOME_LAYERS.to_owned(), options: choices.written() };
+            let change = Change { name: BY_LAYER.to_owned(), options: choices.written() };
             rows.push(usual(&change, false)?);
         }
         // where all layers recomputed make something fit, so may some of them
@@ -143,7 +143,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
             && let Some(choices) = try_out.some_layers(&base)?
         {
             let options = format!("{} {options}", choices.written());
-            rows.push(usual(&Change { name: format!("{SOME_LAYERS} + {name}"), options }, true)?);
+            rows.push(usual(&Change { name: format!("{BY_LAYER} + {name}"), options }, true)?);
         }
     }
     rows.append(&mut others);

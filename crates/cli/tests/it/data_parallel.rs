@@ -72,7 +72,7 @@ fn what_cannot_be_combined_is_told_with_the_mend() {
         ),
         (
             "--zero 2 --dp 2 --offload parameters",
-            "`--offload`: DeepSpeed offloads parameters at ZeRO stage 3 alone",
+            "`--offload`: DeepSpeed offloads parameters in stage 3 alone",
         ),
         (
             "--zero 1 --dp 2 --grad-dtype fp32",

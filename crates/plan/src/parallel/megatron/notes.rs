@@ -34,10 +34,9 @@ fn experts(plan: &Plan) -> String {
 }
 
 /// What the figures leave out beside what others do.
-pub(crate) const NOT_COUNTED: [&str; 3] = [
+pub(crate) const NOT_COUNTED: [&str; 2] = [
     "what cuDNN's attention takes as a workspace, and the partial sums of the norms' backward",
     "the attention mask that Megatron's loader may make, which Transformer Engine's causal kernels do not read",
-    "NCCL's communicators, which lie outside the allocator",
 ];
 
 fn model(plan: &Plan) -> String {
