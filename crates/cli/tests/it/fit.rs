@@ -48,8 +48,8 @@ fn a_table() {
     MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever
     allocated: 6.32 MiB of what is reserved is free
     it fits with recompute (1.90 MiB to spare), accumulate (1.90 MiB to spare),
-    offload-parameters (1.90 MiB to spare), fused-loss (17.90 MiB to spare) and bf16
-    (1.90 MiB to spare)
+    offload-parameters (1.90 MiB to spare), fused-loss (17.90 MiB to spare), bf16
+    (1.90 MiB to spare) and by layer (1.90 MiB to spare)
     largest micro-batch at 128 tokens: 6 sequences
     longest sequence at a micro-batch of 8: 96 tokens
     config.json: 202,048 parameters
@@ -68,6 +68,7 @@ fn a_table() {
     bf16                yes   1.90 MiB to spare     34.46 MiB          9     all 128
     adamw-8bit          no    104.75 KiB short      36.17 MiB          7         119
     adafactor           no    104.75 KiB short      35.74 MiB          7         125
+    by layer            yes   1.90 MiB to spare     34.41 MiB         10     all 128
 
     these keep the training as it is, up to rounding
     recompute           --recompute full
@@ -77,6 +78,7 @@ fn a_table() {
     offload-optimizer   --offload optimizer
     offload-parameters  --offload parameters
     fused-loss          --fused-loss
+    by layer            --recompute layers:0
 
     these change the training itself, not only its memory
     LoRA                --lora r=16,targets=all-linear
@@ -182,7 +184,7 @@ fn markdown() {
     assert_snapshot!(own(&bench().answer("fit config.json --gpu 334MiB --batch 6 --format markdown")), @"
     **does not fit: 2.10 MiB short on 334MiB (50.00 MiB reserved and 286.10 MiB of CUDA context, of 334.00 MiB); it runs out in loss of the steady step: 20.00 MiB asked for with 19.90 MiB left, though no more than 33.48 MiB is ever allocated: 2.67 MiB of what is reserved is free**
 
-    it fits with recompute (1.90 MiB to spare), fused-loss (17.90 MiB to spare) and bf16 (1.90 MiB to spare)
+    it fits with recompute (1.90 MiB to spare), fused-loss (17.90 MiB to spare), bf16 (1.90 MiB to spare) and by layer (1.90 MiB to spare)
 
     - largest micro-batch at 128 tokens: 3 sequences
     - longest sequence at a micro-batch of 6: 64 tokens
@@ -202,6 +204,7 @@ fn markdown() {
     | bf16 | --precision bf16 | another | 30.20 MiB | yes: 1.90 MiB to spare | 6 | all 128 |  |  |
     | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 104.75 KiB short | 5 | 107 |  |  |
     | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 104.75 KiB short | 5 | 116 |  |  |
+    | by layer | --recompute layers:0 | the same | 30.51 MiB | yes: 1.90 MiB to spare | 6 | all 128 |  |  |
 
     at the largest batch or length next to nothing is to spare, also for what is not counted
     ");
@@ -305,8 +308,8 @@ fn the_way_out() {
     assert_snapshot!(said("--gpu 336MiB --batch 8", &["short: --seq-len 16"]), @"
     does not fit: 2.10 MiB short on 336MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 19.90 MiB left, though no
     more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
-    it fits with recompute (1.90 MiB to spare), accumulate (1.90 MiB to spare), offload-parameters (1.90 MiB to spare), fused-loss (17.90 MiB to spare), bf16 (1.90 MiB to spare) and short (23.90 MiB to
-    spare)
+    it fits with recompute (1.90 MiB to spare), accumulate (1.90 MiB to spare), offload-parameters (1.90 MiB to spare), fused-loss (17.90 MiB to spare), bf16 (1.90 MiB to spare), by layer (1.90 MiB to
+    spare) and short (23.90 MiB to spare)
     largest micro-batch at 128 tokens: 6 sequences
     longest sequence at a micro-batch of 8: 96 tokens
     ");

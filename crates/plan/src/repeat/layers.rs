@@ -513,7 +513,7 @@ mod tests {
                 let whole = run_all(&architecture, &options, LENGTH).unwrap();
                 match run_alike(&architecture, &options, LENGTH, FEW).unwrap() {
                     Some(few) if few.tape != whole.tape => {
-                        wrong.push(format!("another tape: {layers} {options:?}"))
+                        wrong.push(format!("another tape: {layers} {options:?}"));
                     }
                     Some(few) => repeated += usize::from(few.layers_left_out > 0),
                     None => wrong.push(format!("not repeated: {layers} {options:?}")),
