@@ -3,8 +3,8 @@
 //! sleeps, or nowhere.
 //!
 //! Nothing here is a formula where the interpreter can run: the training step is [`plan`]'s with the trainer's
-//! own loss, the passes that score run the same modules under `no_grad` ([`score`]), a rollout by `generate()` runs prefill
-//! and the last step over its KV cache ([`rollout`]). [`compose`] puts their tapes on one timeline with phases of its own.
+//! own loss, the passes that score run the same modules under `no_grad` (`score`), a rollout by `generate()` runs prefill
+//! and the last step over its KV cache (`rollout`). `compose` puts their tapes on one timeline with phases of its own.
 //! The answer is an ordinary ledger.
 //!
 //! Sources: TRL 1.16 (`trainer/grpo_trainer.py`, `trainer/dpo_trainer.py`, `generation/vllm_generation.py`) for GRPO and DPO;
