@@ -18,7 +18,9 @@ pub struct Speeds {
     /// Bytes a second to other cards of its host, where NVLink goes there.
     pub nvlink: Option<u64>,
     /// The sheet that the figures are of. Most were entered from memory and are not checked against it yet: all but
-    /// H20, B200 and the memory rates of A40 and A10G.
+    /// H100, H200, H20, B200, A100, A30, V100, T4, L40S, L40 and RTX 4090 (datasheets as Lightning's
+    /// `fabric/utilities/throughput.py` and published specification lists quote them), and the memory rates of
+    /// A40, A10 and A10G.
     pub source: String,
 }
 
