@@ -32,7 +32,7 @@ from ._seed import (
     summarize_phase_memory,
     validate_state_lifecycle,
 )
-from ._words import PlanOptions, ReadOptions, ReconcileOptions, ReplayOptions, StepOptions
+from ._words import FitOptions, PlanOptions, ReadOptions, ReconcileOptions, ReplayOptions, StepOptions
 
 if TYPE_CHECKING:
     from .callbacks import PeakLedgerCallback as PeakLedgerCallback
@@ -46,6 +46,7 @@ __all__ = [
     "Comparison",
     "Diff",
     "Fit",
+    "FitOptions",
     "Ledger",
     "PeakledgerError",
     "Plan",

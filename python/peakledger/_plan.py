@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     else:
         from typing_extensions import Unpack
 
-    from ._words import PlanOptions, StepOptions
+    from ._words import FitOptions, PlanOptions
 
 Model = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -51,7 +51,7 @@ def plan(model: Model | Any, /, **options: Unpack[PlanOptions]) -> Plan:
     return Plan(_question("plan", model, words_of(options)))
 
 
-def fit(model: Model | Any, /, **options: Unpack[StepOptions]) -> Fit:
+def fit(model: Model | Any, /, **options: Unpack[FitOptions]) -> Fit:
     """Finds what fits a card: the largest micro-batch and length, of the step as given and of the usual changes of it.
 
     Args:

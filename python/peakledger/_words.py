@@ -38,11 +38,13 @@ class StepOptions(TypedDict, total=False):
     expert_imbalance: float
     """The load of the busiest expert over the mean (1)."""
     recompute: str
-    """``none``, ``full``, ``every:N`` or ``selective`` (``none``)."""
+    """``none``, ``full``, ``every:N``, ``layers:0-11+20`` or ``selective`` (``none``)."""
     gradient_checkpointing: bool
     """The same as ``recompute="full"``."""
     offload: str | Sequence[str]
     """``activations``, ``optimizer``, ``parameters``, or several of them."""
+    offload_layers: str
+    """The layers whose activations are offloaded: ``0-11+20`` (all)."""
     offload_prefetch: int
     grad_dtype: Dtype
     master_weights: Dtype
@@ -59,9 +61,18 @@ class StepOptions(TypedDict, total=False):
     gpus: int
     """All GPUs (the product of the parallel sizes)."""
     dp: int
-    zero: Literal[0, 1, 2, 3]
+    zero: int | Literal["0", "1", "2", "3"]
     """DeepSpeed's ZeRO stage (0)."""
-    fsdp: Literal["full_shard", "shard_grad_op", "hybrid_shard"]
+    zero_reduce_bucket_size: int
+    zero_overlap_comm: bool
+    zero_prefetch_bucket_size: int
+    zero_max_live_parameters: int
+    zero_param_persistence_threshold: int
+    zero_sub_group_size: int
+    fsdp: Literal["none", "full_shard", "shard_grad_op", "hybrid_shard"]
+    reduce_dtype: Dtype
+    sync_each_batch: bool
+    ddp_bucket_view: bool
     tp: int
     sp: bool
     pp: int
@@ -72,6 +83,7 @@ class StepOptions(TypedDict, total=False):
     decoder_first_pipeline_num_layers: int
     decoder_last_pipeline_num_layers: int
     cp: int
+    cp_comm_type: Literal["p2p", "a2a"]
     ep: int
     etp: int
     gpus_per_node: int
@@ -93,8 +105,17 @@ class PlanOptions(StepOptions, total=False):
     """Compare with the usual changes too."""
     step: Literal["first", "steady", "both"]
     """The steps to show (``both``)."""
-    rank: int | Literal["worst", "all"]
-    """The rank whose plan is shown (``worst``)."""
+    rank: int | str
+    """The rank whose plan is shown, ``worst`` or ``all`` (``worst``)."""
+
+
+class FitOptions(StepOptions, total=False):
+    """Options of :func:`peakledger.fit`."""
+
+    offload_min_saving: int
+    """An offload that saves a smaller share of the device peak is rejected, in per cent (5)."""
+    offload_max_time: int
+    """An offload whose copies take a larger share of the step's theoretical time is to be tuned, in per cent (20)."""
 
 
 class ReadOptions(TypedDict, total=False):
@@ -146,6 +167,24 @@ ELSEWHERE = {
     "from": "`peakledger plan --from FILE --print-options` writes the options that a config stands for",
     "from_kind": "it belongs to `--from`",
     "print_options": "it belongs to `--from`",
+    **dict.fromkeys(
+        (
+            "post_training",
+            "prompt_len",
+            "response_len",
+            "group_size",
+            "beta",
+            "rollout_engine",
+            "rollout_sequences",
+            "vllm_gpu_memory_utilization",
+            "vllm_enable_sleep_mode",
+            "reward_model",
+            "reference_dtype",
+            "precompute_ref_log_probs",
+            "offload_between",
+        ),
+        "`peakledger plan --post-training … --save FILE` writes a ledger: `Ledger(FILE)`",
+    ),
     "exit_code": "look at the plan's `fits`",
     "plot": "it belongs to the command line's tables",
     "ascii": "it belongs to the command line's tables",

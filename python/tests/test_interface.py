@@ -55,7 +55,7 @@ def test_importing_needs_neither_torch_nor_numpy() -> None:
     ("verb", "options"),
     [
         ("plan", "PlanOptions"),
-        ("fit", "StepOptions"),
+        ("fit", "FitOptions"),
         ("read", "ReadOptions"),
         ("replay", "ReplayOptions"),
         ("reconcile", "ReconcileOptions"),
