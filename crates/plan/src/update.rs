@@ -8,7 +8,7 @@ use crate::nn::Parameter;
 use crate::optim::{GradScaler, Optimizer, by_mesh, clip_grad_norm, shared_out};
 use crate::options::{OptimizerImpl, OptimizerKind, Options};
 use crate::parallel::megatron::Buffer;
-use crate::parallel::{Mesh, Sharding, Stack};
+use crate::parallel::{Sharding, Stack};
 use crate::torch::offload::host_gradient;
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
@@ -94,7 +94,7 @@ impl<'a> Update<'a> {
     /// Megatron's distributed optimizer: parameters and gradients side by side in buffers, of which this rank steps a part
     /// (`DistributedOptimizer`, `megatron/core/optimizer/distrib_optimizer.py`).
     fn distributed(torch: &Rc<Torch>, options: &'a Options, trained: Vec<Parameter>) -> Update<'a> {
-        let Ok(mesh) = Mesh::of(&options.parallel) else { unreachable!("a world that was checked") };
+        let Ok(mesh) = options.mesh() else { unreachable!("a world that was checked") };
         let place = mesh.place(options.parallel.rank);
         let within_stage = options.parallel.rank % (mesh.world / mesh.pp);
         // those of experts lie apart, and other ranks share them out; each part of a stage has buffers of its own

@@ -11,7 +11,7 @@ use peakledger_input::Problem;
 /// # Errors
 /// Names the option, and fills in the division that leaves a rest.
 pub(crate) fn check(options: &Options, arch: &Architecture, seq_len: u64) -> Result<(), Problem> {
-    let mesh = Mesh::of(&options.parallel)?;
+    let mesh = options.mesh()?;
     planned(options, arch)?;
     divides(options, arch, seq_len, &mesh)
 }

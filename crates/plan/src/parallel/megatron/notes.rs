@@ -25,7 +25,7 @@ pub(crate) fn assumptions(plan: &Plan) -> Vec<(&'static str, String)> {
 }
 
 fn experts(plan: &Plan) -> String {
-    let Ok(mesh) = Mesh::of(&plan.options.parallel) else { return String::new() };
+    let Ok(mesh) = plan.options.mesh() else { return String::new() };
     let Mesh { ep, etp, edp, .. } = mesh;
     format!(
         "ep {ep} × etp {etp} × edp {edp}: TEGroupedMLP behind the all-to-all dispatcher, the routers spreading the tokens evenly; \
@@ -50,7 +50,7 @@ fn model(plan: &Plan) -> String {
 
 fn parallel(plan: &Plan) -> String {
     let parallel = &plan.options.parallel;
-    let Ok(mesh) = Mesh::of(parallel) else { return String::new() };
+    let Ok(mesh) = plan.options.mesh() else { return String::new() };
     let Mesh { world, tp, cp, dp, pp, .. } = mesh;
     let sp = if parallel.sp { " with sequence parallel" } else { "" };
     let comm = match (cp, parallel.cp_comm) {
