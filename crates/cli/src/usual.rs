@@ -11,6 +11,9 @@ pub(crate) struct Change {
     pub(crate) options: String,
 }
 
+/// The change that recomputes all layers: its name and options.
+pub(crate) const RECOMPUTE: (&str, &str) = ("recompute", "--recompute full");
+
 /// What is worth trying together, by name: all of a level are tried where none of the level before fits. What shares a step
 /// out over GPUs is all in the first, so that whoever has them is told how to train the whole model on them.
 pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
@@ -65,7 +68,7 @@ pub(crate) fn changes(options: &Options) -> Vec<Change> {
     let can_be_fused = adamw || options.optimizer == OptimizerKind::Sgd;
     let on_host = options.optimizer != OptimizerKind::AdamW8bit; // its kernels are the card's
     let list = [
-        (options.recompute == Recompute::None).then(|| ("recompute", "--recompute full".to_owned())),
+        (options.recompute == Recompute::None).then(|| (RECOMPUTE.0, RECOMPUTE.1.to_owned())),
         (can_be_fused && !fused).then(|| ("fused", "--optimizer-impl fused".to_owned())),
         accumulated(options).map(|options| ("accumulate", options)),
         (!options.offload.activations).then(|| ("offload", offload(options, "activations"))),

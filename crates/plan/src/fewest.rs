@@ -1,10 +1,10 @@
 //! The fewest ranks among which a step is shared out so that it fits a card.
 
-use crate::Plan;
 use crate::config::Architecture;
 use crate::fit::Short;
 use crate::options::Options;
-use crate::parallel::{Mesh, Parallel, Sharding};
+use crate::parallel::{Parallel, Sharding};
+use crate::{Plan, Verdict};
 
 /// Data parallel ranks beyond this are not looked for.
 const MOST: u32 = 1 << 14;
@@ -15,8 +15,7 @@ const MOST: u32 = 1 << 14;
 pub fn fewest_gpus(
     architecture: &Architecture,
     options: &Options,
-    fits: &(dyn Fn(&Plan) -> bool + Sync),
-    needed: &(dyn Fn(&Plan) -> crate::Verdict + Sync),
+    verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
 ) -> Option<u32> {
     if options.parallel.sharding == Sharding::Replicated {
         return None;
@@ -25,8 +24,10 @@ pub fn fewest_gpus(
         let parallel = Parallel { gpus: None, dp: Some(dp), rank: 0, ..options.parallel.clone() };
         Options { parallel, ..options.clone() }
     };
-    let fits_among =
-        |dp: u32| Short::of(architecture, among(dp), needed).is_ok_and(|short| fits(short.plan()));
+    let fits_among = |dp: u32| {
+        let planned = Short::as_replayed(architecture, among(dp), verdict);
+        planned.is_ok_and(|short| verdict(short.plan()).fits())
+    };
     let mut enough = 1;
     while !fits_among(enough) {
         enough = enough.checked_mul(2).filter(|dp| *dp <= MOST)?;
@@ -36,14 +37,12 @@ pub fn fewest_gpus(
         let middle = too_few + (enough - too_few) / 2;
         if fits_among(middle) { enough = middle } else { too_few = middle }
     }
-    Mesh::of(&among(enough).parallel).ok().map(|mesh| mesh.world)
+    among(enough).mesh().ok().map(|mesh| mesh.world)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Verdict;
-    use crate::catalogue::card;
     use peakledger_core::Bytes;
     use peakledger_input::Source;
 
@@ -55,8 +54,6 @@ mod tests {
         let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
         let parallel = Parallel { sharding: Sharding::FullShard, ..Parallel::default() };
         let options = Options { seq_len: Some(16), parallel, ..Options::default() };
-        let card = card("1GiB").unwrap();
-        let needed = |plan: &Plan| Verdict::of(plan, &card, None);
         let peak = |dp: u32| {
             let parallel = Parallel { dp: Some(dp), ..options.parallel.clone() };
             let planned = crate::plan(architecture.clone(), Options { parallel, ..options.clone() }).unwrap();
@@ -65,15 +62,17 @@ mod tests {
         let peaks: Vec<Bytes> = (1..=8).map(peak).collect();
         assert!(peaks.is_sorted_by(|before, after| before >= after), "{peaks:?}");
         for capacity in peaks.iter().flat_map(|peak| [*peak, Bytes::new(peak.get() - 1)]) {
-            let fits = |plan: &Plan| plan.device_peak_in(None).phase.device_peak <= capacity;
+            let verdict =
+                |plan: &Plan| Verdict { needed: plan.device_peak_in(None).phase.device_peak, capacity };
             let scan = (1..).zip(&peaks).find(|(_, peak)| **peak <= capacity).map(|(dp, _)| dp);
-            let found = fewest_gpus(&architecture, &options, &fits, &needed);
+            let found = fewest_gpus(&architecture, &options, &verdict);
             match scan {
                 Some(dp) => assert_eq!(found, Some(dp), "{capacity}"),
                 None => assert!(found.is_none_or(|dp| dp > 8), "{capacity}: {found:?}"),
             }
         }
         let replicated = Options { parallel: Parallel::default(), ..options };
-        assert_eq!(fewest_gpus(&architecture, &replicated, &|_| true, &needed), None);
+        let anything = |_: &Plan| Verdict { needed: Bytes::ZERO, capacity: Bytes::ZERO };
+        assert_eq!(fewest_gpus(&architecture, &replicated, &anything), None);
     }
 }

@@ -82,6 +82,10 @@ impl Fit {
         quick: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Fit, Problem> {
         let planned = Short::of(architecture, options.clone(), verdict)?;
+        let taken = match options.parallel.pp {
+            1 => verdict(&planned.0),
+            _ => verdict(&Short::as_replayed(architecture, options.clone(), verdict)?.0),
+        };
         let options = Options { seq_len: Some(planned.0.seq_len), ..options };
         let search = Search { architecture, options: &options, card, quick };
         let limit = architecture.shape.max_position_embeddings;
@@ -89,7 +93,7 @@ impl Fit {
             seq_len: planned.0.seq_len,
             device_peak: planned.device_peak(),
             costs: planned.costs(),
-            verdict: verdict(&planned.0),
+            verdict: taken,
             micro_batch: search.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
                 given: options.micro_batch_size,
@@ -167,12 +171,16 @@ impl Search<'_> {
     /// The boundary by what is planned, and from there on down by what is taken.
     fn boundary(&self, axis: Axis) -> Boundary {
         let capacity = self.card.total;
-        let planned =
-            |amount| self.planned(axis, amount).map(|plan| Verdict::of(&plan, self.card, None).needed);
+        let needed = |plan: &Plan| Verdict::of(plan, self.card, None);
+        let planned = |amount| {
+            let short = Short::of(self.architecture, self.options_with(axis, amount), &needed).ok()?;
+            Some(needed(&short.0).needed)
+        };
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
         let Some(most) = by_plan.amount else { return by_plan };
         let taken = |amount| {
-            let verdict = (self.quick)(&self.planned(axis, amount)?);
+            let options = self.options_with(axis, amount);
+            let verdict = (self.quick)(&Short::as_replayed(self.architecture, options, self.quick).ok()?.0);
             verdict.fits().then_some(verdict.needed)
         };
         if taken(most).is_some() {
@@ -187,11 +195,11 @@ impl Search<'_> {
         Boundary { next: Next::TooLarge, ..found }
     }
 
-    /// A step with that amount; nothing where it is beyond what can be planned.
-    fn planned(&self, axis: Axis, amount: u64) -> Option<Plan> {
+    /// A step with that amount.
+    fn options_with(&self, axis: Axis, amount: u64) -> Options {
         let mut options = self.options.clone();
         (axis.set)(&mut options, amount);
-        Short::of(self.architecture, options, self.quick).ok().map(|short| short.0)
+        options
     }
 }
 
@@ -208,16 +216,38 @@ impl Short {
         &self.0
     }
 
-    pub(crate) fn of(
+    /// As much of a step as its device peak and its costs stand on.
+    fn of(
         architecture: &Architecture,
         options: Options,
+        verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
+    ) -> Result<Short, Problem> {
+        let steps = options.gradient_accumulation_steps;
+        let most = if options.parallel.pp > 1 { enough(&options.parallel).unwrap_or(steps) } else { PLANNED };
+        Short::planned(architecture, options, most, verdict)
+    }
+
+    /// As much of a step as the allocator is asked: all of a pipeline, since what it reserves depends on every micro-batch
+    /// that is in flight beside others.
+    pub(crate) fn as_replayed(
+        architecture: &Architecture,
+        options: Options,
+        verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
+    ) -> Result<Short, Problem> {
+        let most = if options.parallel.pp > 1 { options.gradient_accumulation_steps } else { PLANNED };
+        Short::planned(architecture, options, most, verdict)
+    }
+
+    fn planned(
+        architecture: &Architecture,
+        options: Options,
+        most: u32,
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Short, Problem> {
         // what cannot be planned is refused as it is asked for
         let shape = &architecture.shape;
         options.check(options.length(shape), shape.num_hidden_layers, shape.num_experts)?;
         let steps = options.gradient_accumulation_steps;
-        let most = if options.parallel.pp > 1 { enough(&options.parallel).unwrap_or(steps) } else { PLANNED };
         let gradient_accumulation_steps = steps.min(most);
         let options = Options { gradient_accumulation_steps, ..options };
         let ranks = plan_ranks(architecture, &options, Shown::Worst, |plan| (verdict(plan).needed, ()))?;

@@ -4,7 +4,7 @@ use crate::Answer;
 use crate::args::{Model, OutputArgs, alloc_conf, model};
 use crate::from::{FromArgs, Given};
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
-use crate::usual::{Change, TOGETHER, changes, together};
+use crate::usual::{Change, RECOMPUTE, TOGETHER, changes, together};
 use clap::Command;
 use peakledger_allocator::Settings;
 use peakledger_input::{Input, Problem, quoted};
@@ -20,9 +20,6 @@ use std::thread;
 
 /// The change that recomputes and offloads no more layers than it takes.
 const BY_LAYER: &str = "by layer";
-
-/// How a change that recomputes all layers begins.
-const ALL_LAYERS: &str = "--recompute full";
 
 /// Find what fits a card: the largest micro-batch or length, and which strategies buy it
 #[derive(clap::Args)]
@@ -136,14 +133,19 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         }
         // where all layers recomputed make something fit, so may some of them
         let with_all = rows.iter().filter(|row| {
-            fits(row) && row.fit.trains_as(&fit) && row.options.starts_with(ALL_LAYERS) && row.combined
+            fits(row)
+                && row.fit.trains_as(&fit)
+                && row.fit.options.recompute == Recompute::Full
+                && row.combined
         });
         let cheapest = with_all.min_by_key(|row| row.fit.costs.flops.total());
-        if let Some((name, options, base)) = cheapest.and_then(without_recompute)
-            && let Some(choices) = try_out.some_layers(&base)?
-        {
-            let options = format!("{} {options}", choices.written());
-            rows.push(usual(&Change { name: format!("{BY_LAYER} + {name}"), options }, true)?);
+        if let Some(row) = cheapest {
+            let base = Options { recompute: Recompute::None, ..row.fit.options.clone() };
+            if let Some(choices) = try_out.some_layers(&base)? {
+                let name = row.name.replacen(RECOMPUTE.0, BY_LAYER, 1);
+                let options = row.options.replacen(RECOMPUTE.1, &choices.written(), 1);
+                rows.push(usual(&Change { name, options }, true)?);
+            }
         }
     }
     rows.append(&mut others);
@@ -163,13 +165,6 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     };
     output.write(&report)?;
     Ok(if args.exit_code && !fit.verdict.fits() { Answer::No } else { Answer::Given })
-}
-
-/// What a change that recomputes all layers and more is without that: its name, its options, and those of the step.
-fn without_recompute(row: &FitRow) -> Option<(&str, &str, Options)> {
-    let (_, name) = row.name.split_once(" + ")?;
-    let options = row.options.strip_prefix(ALL_LAYERS)?.trim_start();
-    Some((name, options, Options { recompute: Recompute::None, ..row.fit.options.clone() }))
 }
 
 /// Does the same with all items, as many at once as the machine has cores, and keeps their order.
@@ -235,9 +230,7 @@ impl Trial<'_> {
 
     /// The fewest GPUs that share out the step so that it fits.
     fn fewest_gpus(&self, options: &Options) -> Option<u32> {
-        let needed = |plan: &Plan| Verdict::of(plan, self.card, None);
-        let fits = |plan: &Plan| needed(plan).fits() && self.verdict(plan).fits();
-        fewest_gpus(&self.architecture, options, &fits, &needed)
+        fewest_gpus(&self.architecture, options, &|plan| self.verdict(plan))
     }
 
     fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {

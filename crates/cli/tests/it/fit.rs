@@ -256,9 +256,11 @@ fn the_fields_of_json() {
 #[test]
 fn what_is_answered_is_planned() {
     let bench = bench();
-    for given in
-        ["--gpu 336MiB --batch 5 --seq 60", "--gpu 310MiB --gradient-accumulation-steps 4 --precision bf16"]
-    {
+    for given in [
+        "--gpu 336MiB --batch 5 --seq 60",
+        "--gpu 310MiB --gradient-accumulation-steps 4 --precision bf16",
+        "--gpu 340MiB --pp 2 --gradient-accumulation-steps 6 --nccl-bytes-per-group 1MiB",
+    ] {
         let fit = fit_json(&bench, &format!("config.json {given}"), &["eager: --attention eager"]);
         for row in fit["rows"].as_array().unwrap() {
             let fits = |more: &str| {
