@@ -370,7 +370,10 @@ impl Options {
             self.check_data_parallel(&mesh)?;
         }
         match not_yet.iter().find(|(_, asked)| *asked) {
-            Some((option, _)) => Err(Problem::in_option(*option, "not planned yet").mend("leave it out")),
+            Some((option, _)) => {
+                let problem = Problem::in_option(*option, "not planned yet on transformers' modules");
+                Err(problem.mend("leave it out, or add `--stack megatron`"))
+            }
             None => Ok(()),
         }
     }

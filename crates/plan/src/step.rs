@@ -49,7 +49,9 @@ pub(crate) struct Outcome {
 /// # Errors
 /// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
-    for alike in [Alike { layers: true, micro_batches: true }, Alike { layers: false, micro_batches: true }] {
+    let attempts =
+        [Alike { layers: true, micro_batches: true }, Alike { layers: false, micro_batches: true }];
+    for alike in attempts.into_iter().filter(|alike| !alike.layers || is_on_one_card(options)) {
         if let Some(outcome) = run_alike(arch, options, seq_len, alike)? {
             return Ok(outcome);
         }
@@ -249,17 +251,18 @@ fn run_so(
     Ok(tape.map(|tape| (outcome(tape), facts)))
 }
 
-/// The layers that need not be run, if there are such. What is spread over GPUs may be gathered over several layers, so it
-/// is run whole.
+/// Whether nothing of a step is spread over GPUs: what is may be gathered over several layers, so all of them are run.
+fn is_on_one_card(options: &Options) -> bool {
+    options.parallel == Parallel::default() && options.stack == Stack::default()
+}
+
+/// The layers that need not be run, if there are such.
 fn alike_layers(
     arch: &Architecture,
     options: &Options,
     torch: &Torch,
     parameters: &[Parameter],
 ) -> Option<Repeat> {
-    if options.parallel != Parallel::default() || options.stack != Stack::default() {
-        return None;
-    }
     let way = |layer: usize| {
         let index = u32::try_from(layer).unwrap_or(u32::MAX);
         let slides = arch.shape.window.as_ref().is_some_and(|window| window.layers.get(layer) == Some(&true));
