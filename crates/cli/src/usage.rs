@@ -10,9 +10,6 @@ use peakledger_plan::options::{Frozen, Offload, Recompute};
 use std::error::Error;
 use std::ffi::OsString;
 
-/// Options of `plan` that are designed (`--help` lists those that are there) and not planned yet.
-const NOT_YET: [&str; 1] = ["--rank"];
-
 /// How `--lora` is written, with the defaults of what may be left out.
 pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in \
      `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte)";
@@ -174,18 +171,13 @@ pub(crate) fn explained(error: &clap::Error, command: &Command, asker: Asker<'_>
     }
 }
 
-/// An option that nobody has, or not here, or not yet.
+/// An option that nobody has, or not here.
 fn unknown(option: &str, command: &Command, asker: Asker<'_>) -> Problem {
     let names: Vec<&str> = command
         .get_arguments()
         .flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default())
         .filter(|name| *name != "help" && *name != "version")
         .collect();
-    // what takes the options of a step
-    if names.contains(&"precision") && NOT_YET.contains(&option) {
-        let problem = Problem::in_option(option, "not planned yet");
-        return problem.mend("leave it out; `peakledger plan --help` lists the options that there are");
-    }
     let cause = format!("{} has no such option", asker.name());
     let word = option.trim_start_matches('-');
     // the whole of a word and more: `--batch-size` means `--micro-batch-size`, `--seq-length` means `--seq-len`

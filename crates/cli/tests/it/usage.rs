@@ -49,11 +49,11 @@ fn words_that_are_none_are_told_which_there_are() {
 }
 
 #[test]
-fn options_that_are_designed_are_not_planned_yet() {
+fn options_that_another_stack_plans_say_so() {
     for arguments in [&["--cp", "2"][..], &["--cp-comm-type", "a2a"]] {
         let said = refused(arguments);
         let option = arguments[0];
-        assert!(said.contains(&format!("`{option}`: not planned yet\n  help: leave it out")), "{said}");
+        assert!(said.contains(&format!("`{option}`: not planned yet on transformers' modules\n  help: leave it out, or add `--stack megatron`")), "{said}");
     }
     assert!(refused(&["--zerro", "3"]).starts_with("error: `--zerro`: `peakledger plan` has no such option"));
     let said = Bench::with_sample().refusal("show ledger.json --zero");
@@ -78,7 +78,7 @@ fn candidates_are_told_what_is_wrong_with_them() {
             "a: --batch -1",
             "`a`: `--micro-batch-size`: `-1` is not a whole number\n  help: it is a whole number",
         ),
-        ("a: --rank 3", "`a`: `--rank`: not planned yet\n  help: "),
+        ("a: --rank 3", "`a`: `--rank`: a candidate has no such option\n  help: "),
         ("a: --gpu t4", "`a`: `--gpu`: a candidate has no such option\n  help: "),
     ] {
         let said = refused(&["--candidate", candidate]);
