@@ -9,7 +9,6 @@ from html import escape
 from typing import Any, Literal
 
 from . import _native
-from ._errors import PeakledgerError
 from ._frames import frame
 from ._html import page
 
@@ -97,22 +96,15 @@ def flat(record: Mapping[str, Any]) -> Record:
 class Question:
     """A verb, its options and what it is about, to be asked once or again with one more option."""
 
-    def __init__(self, verb: str, options: Sequence[str], about: str, config: str | None = None) -> None:
+    def __init__(self, verb: str, options: Sequence[str], about: str | None, config: str | None = None) -> None:
         self._verb, self._options, self._about, self._config = verb, list(options), about, config
 
     def ask(self, *more: str) -> tuple[str, str]:
         """The JSON and the table that the command line answers."""
-        return _native.ask([self._verb, *self._options, *more, "--", self._about], self._config)
+        about = [] if self._about is None else ["--", self._about]
+        return _native.ask([self._verb, *self._options, *more, *about], self._config)
 
     def without(self, option: str) -> Question:
         """The same question without that option."""
         kept = [word for word in self._options if not word.startswith(f"--{option}=")]
         return Question(self._verb, kept, self._about, self._config)
-
-
-def no_standard_input(path: str) -> str:
-    """The path, unless it is what the command line reads standard input by."""
-    if path == "-":
-        cause, mend = "standard input is not read here", "pass a path, or the object itself"
-        raise PeakledgerError(f"{cause}\n  help: {mend}", cause=cause, mend=mend)
-    return path

@@ -49,3 +49,11 @@ def _again(message: str, cause: str, mend: str | None, place: str | None, file: 
 def option_error(option: str, cause: str, mend: str) -> PeakledgerError:
     """The error of an option, as the engine words it."""
     return PeakledgerError(f"`{option}`: {cause}\n  help: {mend}", cause=cause, mend=mend, place=option)
+
+
+def no_standard_input(path: str) -> str:
+    """The path, unless it is what the command line reads standard input by."""
+    if path == "-":
+        cause, mend = "standard input is not read here", "pass a path, or the object itself"
+        raise PeakledgerError(f"{cause}\n  help: {mend}", cause=cause, mend=mend)
+    return path

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
-from ._answers import Answer, Phased, Question, Record, flat, no_standard_input
+from ._answers import Answer, Phased, Question, Record, flat
+from ._errors import no_standard_input
 from ._frames import frame
 from ._ledger import Ledger
 from ._words import words_of
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 Model = str | os.PathLike[str] | Mapping[str, Any]
 
 
-def plan(model: Model | Any, /, **options: Unpack[PlanOptions]) -> Plan:
+def plan(model: Model | Any = None, /, **options: Unpack[PlanOptions]) -> Plan:
     """Predicts the memory of a training step, op by op, from a model's config.
 
     Args:
         model: a name of :func:`list_models`, the path of a ``config.json`` or of a folder with one, ``org/name`` from the
-            local Hugging Face cache, a config as a dict, or a config object of transformers. Nothing is downloaded.
+            local Hugging Face cache, a config as a dict, or a config object of transformers. Nothing is downloaded. Left out,
+            it is the one that a config of ``from_`` names.
         options: those of ``peakledger plan`` with underscores for dashes (:class:`peakledger.PlanOptions`).
 
     Returns:
@@ -51,7 +53,7 @@ def plan(model: Model | Any, /, **options: Unpack[PlanOptions]) -> Plan:
     return Plan(_question("plan", model, words_of(options)))
 
 
-def fit(model: Model | Any, /, **options: Unpack[FitOptions]) -> Fit:
+def fit(model: Model | Any = None, /, **options: Unpack[FitOptions]) -> Fit:
     """Finds what fits a card: the largest micro-batch and length, of the step as given and of the usual changes of it.
 
     Args:
@@ -89,6 +91,8 @@ def _listed(what: str) -> list[Record]:
 
 
 def _question(verb: str, model: Any, options: list[str]) -> Question:
+    if model is None:
+        return Question(verb, options, None)
     if isinstance(model, str | os.PathLike):
         return Question(verb, options, no_standard_input(os.fspath(model)))
     if hasattr(model, "to_dict"):  # a config of transformers

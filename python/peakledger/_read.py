@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ._answers import Answer, Question, Record, flat, no_standard_input
+from ._answers import Answer, Question, Record, flat
+from ._errors import no_standard_input
 from ._frames import frame
 from ._ledger import Ledger
 from ._words import words_of

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ._answers import Answer, Record, no_standard_input
-from ._errors import PeakledgerError
+from ._answers import Answer, Record
+from ._errors import PeakledgerError, no_standard_input
 from ._native import ask
 from ._words import words_of
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from ._errors import option_error
+from ._errors import no_standard_input, option_error
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 
@@ -96,6 +97,12 @@ class StepOptions(TypedDict, total=False):
     """Settings of the caching allocator, as ``PYTORCH_CUDA_ALLOC_CONF`` has them or as a dict."""
     candidate: str | Sequence[str] | Mapping[str, str | Mapping[str, Any]]
     """Other ways to run it: ``{"recompute": {"recompute": "full"}}``, or as the command line has them."""
+    from_: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    """Training configs to take the options from, later ones over earlier ones; options given here win."""
+    from_kind: Literal[
+        "deepspeed", "training-arguments", "accelerate", "axolotl", "llama-factory", "torchtitan", "megatron"
+    ]
+    """Whose config it is, where its keys do not tell."""
 
 
 class PlanOptions(StepOptions, total=False):
@@ -164,9 +171,8 @@ ELSEWHERE = {
     "force": "it belongs to `save(path, force=True)`",
     "save": "call `save(path)` on the plan",
     "explain": "call `explain(state)` on the plan",
-    "from": "`peakledger plan --from FILE --print-options` writes the options that a config stands for",
-    "from_kind": "it belongs to `--from`",
-    "print_options": "it belongs to `--from`",
+    "from": "write it `from_=`, since `from` is a word of Python's own",
+    "print_options": "`peakledger plan --from FILE --print-options` prints them",
     **dict.fromkeys(
         (
             "post_training",
@@ -206,6 +212,9 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
             raise option_error(name, "it is an option of the command line alone", ELSEWHERE[name])
         if name == "candidate":
             words += [f"--candidate={text}" for text in _candidates(value)]
+        elif name == "from_":
+            files = [value] if isinstance(value, str | os.PathLike) else value or []
+            words += [f"--from={no_standard_input(os.fspath(file))}" for file in files]
         elif name == "phase" and isinstance(value, Mapping):
             words += [f"--phase={one}={phase}" for one, phase in value.items()]
         elif name == "phase" and not isinstance(value, str):

@@ -11,8 +11,14 @@ import platform
 import sys
 from dataclasses import asdict, dataclass
 
-import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+try:
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__" or missing.name != "torch":
+        raise
+    print("error: torch is not installed here, and it is what is checked\n  help: pip install torch", file=sys.stderr)
+    sys.exit(2)
 
 from . import PHASES, __version__, summarize_phase_memory
 

@@ -64,6 +64,17 @@ def test_a_plan_is_the_command_lines(
     assert (tmp_path / "ours.json").read_bytes() == (tmp_path / "theirs.json").read_bytes()
 
 
+def test_a_training_config_is_the_command_lines(command_line: Callable[..., str], tmp_path: Path) -> None:
+    config = tmp_path / "axolotl.yaml"
+    config.write_text("base_model: gpt2\nmicro_batch_size: 2\ngradient_accumulation_steps: 1\nsequence_len: 256\n")
+    words = ["--from", str(config), "--optimizer", "sgd"]
+    said = command_line("plan", *words, "--format", "json").replace(" --format json", "")  # of the command it repeats
+    assert pl.plan(from_=config, optimizer="sgd").to_json() == said
+    words += ["--from-kind", "axolotl"]
+    said = command_line("plan", "distilgpt2", *words, "--format", "json").replace(" --format json", "")
+    assert pl.plan("distilgpt2", from_=[str(config)], from_kind="axolotl", optimizer="sgd").to_json() == said
+
+
 def test_what_fits_is_the_command_lines(command_line: Callable[..., str]) -> None:
     found = pl.fit("qwen2.5-0.5b", gpu="rtx-3060", seq_len=4096)
     assert found.to_json() == command_line(
@@ -209,6 +220,8 @@ PROBLEMS: list[tuple[Callable[[], object], dict[str, str | None]]] = [
     (lambda: pl.plan("gpt2", lora=["r"]), {"place": "lora", "cause": "list"}),  # type: ignore[arg-type]
     (lambda: pl.plan("gpt2", format="json"), {"place": "format", "mend": "to_json"}),  # type: ignore[call-arg]
     (lambda: pl.plan("gpt2", gpu="h10"), {"place": "gpu", "mend": "`peakledger.list_gpus()`"}),
+    (lambda: pl.plan("gpt2", **{"from": "ds.json"}), {"place": "from", "mend": "`from_=`"}),
+    (lambda: pl.plan("gpt2", from_="-"), {"cause": "standard input"}),
     (lambda: pl.fit("gpt2"), {"place": "gpu", "cause": "no"}),
     (lambda: pl.plan("no-such-model"), {"place": None, "cause": "`no-such-model` is not known"}),
     (lambda: pl.plan({"model_type": "nobody"}), {"file": "config", "place": "/model_type"}),

@@ -290,7 +290,7 @@ impl Options {
     fn check_update(&self) -> Result<(), Problem> {
         let wrong = |option: &str, cause: &str, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
         let weights = self.weights();
-        if self.master_weights.is_some() && self.lora.is_some() {
+        if self.master_weights.is_some() && self.lora.is_some() && self.stack == Stack::Transformers {
             let cause = "adapters are stepped in their own type";
             return wrong(
                 "--master-weights",

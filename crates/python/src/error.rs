@@ -56,9 +56,12 @@ fn in_python(problem: Problem) -> Problem {
     Problem { place, cause, mend, ..problem }
 }
 
-/// `--seq-len` is `seq_len`.
+/// `--seq-len` is `seq_len`, and `--from`, a word of Python's own, is `from_`.
 fn name(option: &str) -> String {
-    option.trim_start_matches('-').replace('-', "_")
+    match option.trim_start_matches('-') {
+        "from" => "from_".to_owned(),
+        name => name.replace('-', "_"),
+    }
 }
 
 /// A sentence in which what stands in backticks is Python's.

@@ -13,12 +13,20 @@ pub struct Model {
     pub name: String,
     /// Its name on the Hugging Face hub.
     pub id: String,
+    /// Tuned or otherwise trained models of the same shapes, by their names on the hub.
+    pub also: Vec<String>,
     config: String,
 }
 
 impl Model {
     fn of(entry: Entry) -> Model {
-        Model { name: entry.name, id: entry.id, config: entry.config.get().to_owned() }
+        Model { name: entry.name, id: entry.id, also: entry.also, config: entry.config.get().to_owned() }
+    }
+
+    /// Whether it goes by this name, in whichever case.
+    fn is_called(&self, name: &str) -> bool {
+        let ids = self.also.iter().chain([&self.id, &self.name]);
+        ids.into_iter().any(|id| id.eq_ignore_ascii_case(name))
     }
 
     /// Its config.json, as far as it decides shapes.
@@ -33,6 +41,8 @@ impl Model {
 struct Entry {
     name: String,
     id: String,
+    #[serde(default)]
+    also: Vec<String>,
     config: Box<RawValue>,
 }
 
@@ -64,8 +74,7 @@ pub struct ModelFile {
 /// # Errors
 /// Says that there is none, where it was looked for, and which name is near.
 pub fn open_model(name: &str) -> Result<ModelFile, Problem> {
-    let wanted = name.to_ascii_lowercase();
-    if let Some(model) = models().iter().find(|model| model.name == wanted || model.id == name) {
+    if let Some(model) = models().iter().find(|model| model.is_called(name)) {
         return Ok(ModelFile { name: model.name.clone(), config: model.config(), path: None });
     }
     let input = Input::of(name);
@@ -156,6 +165,20 @@ mod tests {
             let problem = Architecture::read(&model.config()).err();
             assert!(problem.is_none(), "{}: {}", model.name, problem.unwrap());
         }
+    }
+
+    #[test]
+    fn a_tuned_model_is_planned_as_what_it_was_tuned_from_and_no_name_is_two_models() {
+        assert_eq!(open_model("meta-llama/Llama-3.1-8B-Instruct").unwrap().name, "llama-3.1-8b");
+        assert_eq!(open_model("qwen/qwen2.5-7b-instruct").unwrap().name, "qwen2.5-7b");
+        // Mixtral-8x22B-Instruct has a larger vocabulary than its base.
+        assert!(open_model("mistralai/Mixtral-8x22B-Instruct-v0.1").is_err());
+        let names = models().iter().flat_map(|model| model.also.iter().chain([&model.id, &model.name]));
+        let mut names: Vec<String> = names.map(|name| name.to_ascii_lowercase()).collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
     }
 
     /// Counted in the modules of transformers 5.24, built without data.

@@ -18,10 +18,11 @@ impl Plan {
             Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3 => options.zero(),
         };
         let beside = if mesh.tp > 1 { options.beside_tensor_parallel() } else { "" };
-        Some(format!(
-            "{ranks} ranks with {each} a micro-batch each, rank {} planned: {said}{beside}",
-            options.parallel.rank
-        ))
+        let shared = match ranks {
+            1 => "1 rank, so that nothing is shared out (--gpus takes more)".to_owned(),
+            _ => format!("{ranks} ranks with {each} a micro-batch each, rank {} planned", options.parallel.rank),
+        };
+        Some(format!("{shared}: {said}{beside}"))
     }
 }
 
@@ -45,6 +46,7 @@ impl Options {
         let (replicas, reduced) =
             (mesh.dp * mesh.cp / shards, data.reduce_dtype.unwrap_or(self.weights()).as_str());
         let over = match replicas {
+            1 if shards == 1 => "over 1 rank".to_owned(),
             1 => format!("over {shards} ranks"),
             _ => format!("over {shards} ranks of a host, {replicas} hosts"),
         };
