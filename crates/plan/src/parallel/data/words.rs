@@ -20,7 +20,10 @@ impl Plan {
         let beside = if mesh.tp > 1 { options.beside_tensor_parallel() } else { "" };
         let shared = match ranks {
             1 => "1 rank, so that nothing is shared out (--gpus takes more)".to_owned(),
-            _ => format!("{ranks} ranks with {each} a micro-batch each, rank {} planned", options.parallel.rank),
+            _ => format!(
+                "{ranks} ranks with {each} a micro-batch each, rank {} planned",
+                options.parallel.rank
+            ),
         };
         Some(format!("{shared}: {said}{beside}"))
     }
