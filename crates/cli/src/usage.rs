@@ -171,6 +171,12 @@ pub(crate) fn explained(error: &clap::Error, command: &Command, asker: Asker<'_>
     }
 }
 
+/// Whether each part of the word begins one of the name, in order: `grad-accum` is short for `gradient-accumulation-steps`.
+fn abbreviates(word: &str, name: &str) -> bool {
+    let mut parts = name.split('-');
+    word.split(['-', '_']).all(|short| short.len() > 2 && parts.any(|part| part.starts_with(short)))
+}
+
 /// An option that nobody has, or not here.
 fn unknown(option: &str, command: &Command, asker: Asker<'_>) -> Problem {
     let names: Vec<&str> = command
@@ -185,7 +191,10 @@ fn unknown(option: &str, command: &Command, asker: Asker<'_>) -> Problem {
         2 * part.len() >= whole.len() && (whole.starts_with(part) || whole.ends_with(part))
     };
     let longer = || names.iter().copied().filter(|name| is_part(name, word) || is_part(word, name));
-    let meant = misspelt(word, names.iter().copied()).or_else(|| longer().max_by_key(|name| name.len()));
+    let short_for = || names.iter().copied().filter(|name| abbreviates(word, name));
+    let meant = misspelt(word, names.iter().copied())
+        .or_else(|| short_for().min_by_key(|name| name.len()))
+        .or_else(|| longer().max_by_key(|name| name.len()));
     Problem::in_option(clipped(option), cause).mend(match meant {
         Some(meant) => format!("did you mean `--{meant}`? {}", capital(&asker.list())),
         None => asker.list(),

@@ -138,6 +138,8 @@ fn whatever_is_wrong_has_its_mend() {
         ),
         ("plan gpt2 --batch-size 4", "has no such option\n  help: did you mean `--micro-batch-size`? "),
         ("plan gpt2 --seq-length 4", "has no such option\n  help: did you mean `--seq-len`? "),
+        ("plan gpt2 --grad-accum 4", "did you mean `--gradient-accumulation-steps`? "),
+        ("plan gpt2 --recomp full", "did you mean `--recompute`? "),
         ("plan gpt2 --seq-len", "`--seq-len`: its value is missing\n  help: write it as `--seq-len N`\n"),
         (
             "plan gpt2 --exit-code",
