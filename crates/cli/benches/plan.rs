@@ -11,7 +11,7 @@ use peakledger_plan::options::{
     Attention, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Options, Precision, Quantize,
     Recompute,
 };
-use peakledger_plan::parallel::{Parallel, Shown, classes, plan_ranks};
+use peakledger_plan::parallel::{Parallel, Schedule, Sharding, Shown, Stack, classes, plan_ranks};
 use peakledger_plan::{Dtype, plan};
 use std::path::Path;
 use std::process::Command;
@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn main() {
+    if std::env::args().any(|argument| argument == "one-rank") {
+        return one_rank();
+    }
     let llama = open_model("llama-3.1-8b").unwrap();
     let options = Options { precision: Precision::Bf16, ..Options::default() };
     let run = |source: &peakledger_input::Source, options: &Options| {
@@ -44,6 +47,7 @@ fn main() {
     }
     many(&llama.config);
     ranks();
+    one_rank();
     println!("growth");
     for layers in [8, 16, 32, 64, 128] {
         let config = with_layers(llama.config.text(), layers);
@@ -85,6 +89,91 @@ fn ranks() {
         });
         println!("  {micro_batches} micro-batches, {recompute:?}  {planned:>9.2?}");
     }
+}
+
+/// One rank's plan of a model that takes many GPUs, for each way of sharing it out.
+fn one_rank() {
+    for name in ["llama-3.1-70b", "llama-3.1-405b", "qwen3-235b-a22b"] {
+        let model = open_model(name).unwrap();
+        let architecture = Architecture::read(&model.config).unwrap();
+        println!("one rank of {name}");
+        let one_card = Options { precision: Precision::Bf16, seq_len: Some(4096), ..Options::default() };
+        for (kind, options) in [("one card", one_card)].into_iter().chain(shared_out()) {
+            let planned = || plan(architecture.clone(), options.clone());
+            if let Err(refused) = planned() {
+                println!("  {kind:<34} {refused}");
+                continue;
+            }
+            let time = best(5, || {
+                std::hint::black_box(planned().unwrap().contributors());
+            });
+            println!("  {kind:<34} {time:>9.2?}");
+        }
+    }
+}
+
+/// Ways of sharing a step out over 16 to 64 GPUs.
+fn shared_out() -> Vec<(&'static str, Options)> {
+    let bf16 = Options { precision: Precision::Bf16, seq_len: Some(4096), ..Options::default() };
+    let mixed = Options { precision: Precision::Bf16Mixed, ..bf16.clone() };
+    let of = |dp, tp, pp| Parallel { dp: Some(dp), tp, pp, ..Parallel::default() };
+    let tp8 = Parallel { sp: true, ..of(2, 8, 1) };
+    let sharded = |options: &Options, sharding, dp| Options {
+        parallel: Parallel { sharding, ..of(dp, 1, 1) },
+        ..options.clone()
+    };
+    let megatron = |parallel: Parallel, recompute| Options {
+        stack: Stack::Megatron,
+        grad_dtype: Some(Dtype::F32),
+        master_weights: Some(Dtype::F32),
+        parallel,
+        recompute,
+        ..bf16.clone()
+    };
+    let stages = |options: Options, micro_batches| Options {
+        gradient_accumulation_steps: micro_batches,
+        parallel: Parallel { pp: 8, ..options.parallel.clone() },
+        ..options
+    };
+    let zero1 = |parallel: Parallel| Parallel { sharding: Sharding::Zero1, ..parallel };
+    let full = sharded(&mixed, Sharding::FullShard, 64);
+    vec![
+        ("tp 8", Options { parallel: of(1, 8, 1), ..bf16.clone() }),
+        ("tp 8 sp", Options { parallel: Parallel { dp: Some(1), ..tp8.clone() }, ..bf16.clone() }),
+        ("fsdp full_shard", full.clone()),
+        ("fsdp full_shard, recompute", Options { recompute: Recompute::Full, ..full.clone() }),
+        ("fsdp shard_grad_op", sharded(&mixed, Sharding::ShardGradOp, 64)),
+        ("fsdp hybrid_shard", sharded(&mixed, Sharding::HybridShard, 64)),
+        ("fsdp, 8 micro-batches", Options { gradient_accumulation_steps: 8, ..full.clone() }),
+        (
+            "tp 8 fsdp",
+            Options { parallel: Parallel { sharding: Sharding::FullShard, ..of(8, 8, 1) }, ..mixed.clone() },
+        ),
+        ("ddp tp 8", Options { parallel: of(8, 8, 1), ..bf16.clone() }),
+        ("ddp", sharded(&bf16, Sharding::Replicated, 64)),
+        (
+            "ddp, 8 micro-batches",
+            Options { gradient_accumulation_steps: 8, ..sharded(&bf16, Sharding::Replicated, 64) },
+        ),
+        ("zero 1", sharded(&mixed, Sharding::Zero1, 64)),
+        ("zero 2", sharded(&mixed, Sharding::Zero2, 64)),
+        ("zero 3", sharded(&mixed, Sharding::Zero3, 64)),
+        ("pp 8, 32 micro-batches", stages(bf16.clone(), 32)),
+        ("pp 8 gpipe, 32 micro-batches", {
+            let staged = stages(bf16.clone(), 32);
+            Options { parallel: Parallel { schedule: Schedule::Gpipe, ..staged.parallel.clone() }, ..staged }
+        }),
+        ("megatron tp 8 sp", megatron(tp8.clone(), Recompute::None)),
+        ("megatron tp 8 sp recompute", megatron(tp8.clone(), Recompute::Full)),
+        ("megatron tp 8 sp selective", megatron(tp8.clone(), Recompute::Selective)),
+        ("megatron tp 8 sp zero 1", megatron(zero1(tp8.clone()), Recompute::None)),
+        (
+            "megatron tp 8 sp, 8 micro-batches",
+            Options { gradient_accumulation_steps: 8, ..megatron(tp8.clone(), Recompute::None) },
+        ),
+        ("megatron tp 8 sp pp 8 zero 1, 32", stages(megatron(zero1(tp8.clone()), Recompute::None), 32)),
+        ("megatron tp 8 sp pp 8 recompute, 32", stages(megatron(tp8, Recompute::Full), 32)),
+    ]
 }
 
 fn grow(what: &str, amount: u32, time: Duration) {

@@ -35,11 +35,11 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// A stage with its parts, and what it needs of all micro-batches on the device.
+    /// A stage with its parts, so many micro-batches of which are run, and what it needs of all of them on the device.
     pub(crate) fn new(
         torch: &Rc<Torch>,
         options: &Options,
-        seq_len: u64,
+        (seq_len, run): (u64, u32),
         parts: Vec<(Part, Box<dyn Model>)>,
         between: (Layout, Dtype),
     ) -> Pipeline {
@@ -53,7 +53,7 @@ impl Pipeline {
             Inputs::load(torch, options, seq_len, micro_batch, run)
         });
         let inputs = inputs.collect();
-        Pipeline { actions: actions(parallel, stage, micro_batches), inputs, between, parts }
+        Pipeline { actions: actions(parallel, stage, run), inputs, between, parts }
     }
 }
 
@@ -170,8 +170,7 @@ impl Loop<'_> {
                 kept.sent.clear();
             }
             if pass != Pass::InputGrad {
-                hooks.iter().for_each(|hooks| hooks.end());
-                self.update.backward_ended();
+                self.backward_ended(at == last);
             }
             torch.end();
         }

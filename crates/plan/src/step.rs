@@ -17,15 +17,14 @@ use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
-use crate::parallel::{Parallel, Stack};
+use crate::parallel::{Sharding, Stack};
 use crate::pipeline::Pipeline;
-use crate::repeat::{RUN, Repeat, repeated};
+use crate::repeat::{Repeat, Rounds, repeated};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
 use crate::torch::kernel;
 use crate::torch::offload::{HostParameter, ParameterOffload};
 use crate::torch::tape::{ModuleId, NEVER, Role, Tape};
-use crate::torch::trail::Trail;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use crate::update::Update;
 use peakledger_core::{Category, Detail, Phase};
@@ -51,7 +50,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     let attempts =
         [Alike { layers: true, micro_batches: true }, Alike { layers: false, micro_batches: true }];
-    for alike in attempts.into_iter().filter(|alike| !alike.layers || is_on_one_card(options)) {
+    for alike in attempts.into_iter().filter(|alike| !alike.layers || hopes_for_layers(options)) {
         if let Some(outcome) = run_alike(arch, options, seq_len, alike)? {
             return Ok(outcome);
         }
@@ -79,16 +78,12 @@ pub(crate) fn run_alike(
     seq_len: u64,
     alike: Alike,
 ) -> Result<Option<Outcome>, Problem> {
-    let all = options.gradient_accumulation_steps;
-    // a stage of a pipeline runs them interleaved
-    let in_turn = options.parallel.pp == 1;
-    let micro_batches = if alike.micro_batches && in_turn { all.min(RUN) } else { all };
+    let rounds = if alike.micro_batches { Rounds::of(options) } else { None };
+    let micro_batches = rounds.as_ref().map_or(options.gradient_accumulation_steps, |it| it.micro_batches);
     let way = Way { micro_batches, few_layers: alike.layers, facts: None };
     let Some((outcome, _)) = run_so(arch, options, seq_len, way)? else { return Ok(None) };
-    if micro_batches == all {
-        return Ok(Some(outcome));
-    }
-    let tape = repeated(outcome.tape, all);
+    let Some(rounds) = rounds else { return Ok(Some(outcome)) };
+    let tape = repeated(outcome.tape, &rounds);
     Ok(tape.map(|tape| Outcome { tape, ..outcome }))
 }
 
@@ -125,6 +120,7 @@ fn run_so(
     let parallel = &options.parallel;
     let stage = options.mesh()?.place(parallel.rank).pp;
     let parts = parts(parallel, arch.shape.num_hidden_layers, stage)?;
+    let parallel_parts = parts.len();
     let layers = parts.iter().map(|part| u64::from(part.end - part.first)).sum::<u64>();
     let blocks = layers * u64::from(micro_batches);
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
@@ -179,8 +175,12 @@ fn run_so(
     let [loss_module, optimizer_module] =
         [options.objective.module(), "optimizer"].map(|name| build.module(build.root(), name));
     let parameters = count(&build.parameters);
-    let repeat = if few_layers { alike_layers(arch, options, &torch, &build.parameters) } else { None };
-    torch.trail.replace(repeat.as_ref().map(|repeat| Trail::without(repeat.left_out())));
+    let repeat = if few_layers && parallel_parts == 1 {
+        alike_layers(arch, options, &torch, &build.parameters)
+    } else {
+        None
+    };
+    torch.trail.replace(repeat.as_ref().map(Repeat::trail));
     let built = std::mem::take(&mut build.parameters);
     let is_trained = |parameter: &Parameter| parameter.leaf.is_some();
     let trained: Vec<Parameter> = built.iter().filter(|parameter| is_trained(parameter)).cloned().collect();
@@ -190,7 +190,7 @@ fn run_so(
             *torch.module_hooks.borrow_mut() = Some(hooks);
             stepped.into_iter().filter(is_trained).collect()
         }
-        None => trained,
+        None => trained.clone(),
     };
     if options.offload.parameters && torch.module_hooks.borrow().is_none() {
         let on_host = host_parameters(&torch, &built);
@@ -215,7 +215,7 @@ fn run_so(
                 Stack::Megatron => [tokens, rows, width],
             };
             let between = (Layout::contiguous(&hidden_states), weights);
-            Program::Stage(Pipeline::new(&torch, options, seq_len, models, between))
+            Program::Stage(Pipeline::new(&torch, options, (seq_len, micro_batches), models, between))
         }
     };
     let loop_ = Loop {
@@ -228,16 +228,17 @@ fn run_so(
         scaler: (options.grad_scaler && !options.is_deepspeed()).then(|| GradScaler::new(&torch)),
         seq_len,
         update: Update::new(&torch, options, stepped),
+        left_out: repeat.as_ref().map(|repeat| (repeat, trained)),
     };
     torch.end();
     let mut optimizers = Vec::new();
-    loop_.step(micro_batches, repeat.as_ref(), &mut optimizers);
+    loop_.step(micro_batches, &mut optimizers);
     let tape = std::mem::take(&mut *torch.tape.borrow_mut());
     torch.module_hooks.borrow_mut().take(); // they hold tensors, and these the session
     let facts = torch.facts.take();
     #[cfg(test)]
     let layers_left_out = torch.left_out().len();
-    let tape = match repeat.zip(torch.trail.take()) {
+    let tape = match repeat.as_ref().zip(torch.trail.take()) {
         Some((repeat, trail)) => repeat.whole(tape, &trail),
         None => Some(tape),
     };
@@ -251,9 +252,10 @@ fn run_so(
     Ok(tape.map(|tape| (outcome(tape), facts)))
 }
 
-/// Whether nothing of a step is spread over GPUs: what is may be gathered over several layers, so all of them are run.
-fn is_on_one_card(options: &Options) -> bool {
-    options.parallel == Parallel::default() && options.stack == Stack::default()
+/// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
+/// layers: DeepSpeed's buckets and the parts of its flat buffer.
+fn hopes_for_layers(options: &Options) -> bool {
+    !(options.is_deepspeed() && options.parallel.sharding != Sharding::Zero1)
 }
 
 /// The layers that need not be run, if there are such.
@@ -416,10 +418,12 @@ pub(crate) struct Loop<'a> {
     scaler: Option<GradScaler>,
     pub(crate) update: Update<'a>,
     pub(crate) seq_len: u64,
+    /// The layers that are not run, and the parameters that are trained.
+    left_out: Option<(&'a Repeat, Vec<Parameter>)>,
 }
 
 impl Loop<'_> {
-    fn step(&self, micro_batches: u32, repeat: Option<&Repeat>, optimizers: &mut Vec<Optimizer>) {
+    fn step(&self, micro_batches: u32, optimizers: &mut Vec<Optimizer>) {
         let torch = &self.torch;
         let mut held = None;
         let mut left = None;
@@ -427,16 +431,14 @@ impl Loop<'_> {
         match &self.program {
             Program::Whole { model, batches } => {
                 for micro_batch in 0..micro_batches {
+                    let is_last = micro_batch + 1 == micro_batches;
                     if let Some(hooks) = &hooks {
-                        hooks.begin(micro_batch + 1 == micro_batches);
+                        hooks.begin(is_last);
                     }
-                    self.micro_batch(&**model, micro_batch, batches, &mut held);
+                    self.micro_batch(&**model, (micro_batch, is_last), batches, &mut held);
                 }
             }
             Program::Stage(pipeline) => left = self.run_stage(pipeline),
-        }
-        if let Some(repeat) = repeat {
-            repeat.stand_in(torch, self.update.trained());
         }
         torch.begin(Phase::Update, None);
         let update = || {
@@ -459,7 +461,13 @@ impl Loop<'_> {
         drop(left); // the next step begins by binding it anew
     }
 
-    fn micro_batch(&self, model: &dyn Model, micro_batch: u32, batches: &[Batch], held: &mut Option<Output>) {
+    fn micro_batch(
+        &self,
+        model: &dyn Model,
+        (micro_batch, is_last): (u32, bool),
+        batches: &[Batch],
+        held: &mut Option<Output>,
+    ) {
         let torch = &self.torch;
         let hooks = torch.module_hooks.borrow().clone();
         let begin = |phase| torch.begin(phase, Some(micro_batch));
@@ -501,14 +509,21 @@ impl Loop<'_> {
             (loss, output, contexts)
         });
         backward(&loss);
-        if let Some(hooks) = &hooks {
-            hooks.end();
-        }
-        self.update.backward_ended();
+        self.backward_ended(is_last);
         torch.end();
         if self.options.hold_outputs == HoldOutputs::Step {
             *held = output;
         }
+    }
+
+    /// A backward pass has ended, and all of them if it is the last.
+    pub(crate) fn backward_ended(&self, is_last: bool) {
+        if let Some((repeat, trained)) = self.left_out.as_ref().filter(|_| is_last) {
+            repeat.stand_in(&self.torch, trained);
+        }
+        let hooks = self.torch.module_hooks.borrow().clone();
+        hooks.iter().for_each(|hooks| hooks.end());
+        self.update.backward_ended();
     }
 
     /// What the head puts out, where the model has it.

@@ -86,11 +86,6 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// The parameters that are trained.
-    pub(crate) fn trained(&self) -> &[Parameter] {
-        &self.trained
-    }
-
     /// Megatron's distributed optimizer: parameters and gradients side by side in buffers, of which this rank steps a part
     /// (`DistributedOptimizer`, `megatron/core/optimizer/distrib_optimizer.py`).
     fn distributed(torch: &Rc<Torch>, options: &'a Options, trained: Vec<Parameter>) -> Update<'a> {

@@ -197,9 +197,9 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
     let together = run.recompute.layers().map_or(1, |layers| layers.get() as usize);
     let torch = hidden_states.torch().clone();
     let left_out = torch.left_out();
-    let run_now = |(layer, _): &(usize, Block)| !left_out.contains(layer);
-    let mut blocks = blocks.into_iter().enumerate().filter(run_now).map(|(_, block)| block).peekable();
     let mut first = run.part.first as usize;
+    let run_now = |(layer, _): &(usize, Block)| !left_out.contains(layer);
+    let mut blocks = (first..).zip(blocks).filter(run_now).map(|(_, block)| block).peekable();
     while blocks.peek().is_some() {
         let group: Vec<Block> = blocks.by_ref().take(together).collect();
         let layers = first..first + group.len();

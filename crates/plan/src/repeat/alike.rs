@@ -26,8 +26,9 @@ pub(super) struct Alike {
 const LONGEST_UNIT: usize = 8;
 
 impl Alike {
-    /// Looks for the row that saves most. `ahead` is how many layers or checkpoints ahead copies run.
-    pub(super) fn of(kinds: &[usize], together: usize, ahead: usize) -> Option<Alike> {
+    /// Looks for the row that saves most in layers of those kinds from that one on. `ahead` is how many layers or checkpoints
+    /// ahead copies run.
+    pub(super) fn of(from: usize, kinds: &[usize], together: usize, ahead: usize) -> Option<Alike> {
         let together = together.max(1);
         let groups: Vec<&[usize]> = kinds.chunks(together).collect();
         // the ends reach so far into the row as copies run ahead, and a layer as far towards them
@@ -40,7 +41,7 @@ impl Alike {
                 let spare = (row.len() / period).checked_sub(run).filter(|copies| *copies > 0);
                 let Some(copies) = spare else { continue };
                 let unit = period * together;
-                let first = row.start * together + front * unit;
+                let first = from + row.start * together + front * unit;
                 let alike = Alike { first, unit, copies, reach: reach * unit };
                 if best.is_none_or(|best| alike.left_out().len() > best.left_out().len()) {
                     best = Some(alike);
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     fn of(kinds: &[usize], together: usize, ahead: usize) -> Option<(Range<usize>, usize)> {
-        Alike::of(kinds, together, ahead).map(|alike| (alike.left_out(), alike.unit))
+        Alike::of(0, kinds, together, ahead).map(|alike| (alike.left_out(), alike.unit))
     }
 
     #[test]
@@ -119,5 +120,7 @@ mod tests {
         assert_eq!(of(&[[0; 3].as_slice(), &[3; 29]].concat(), 1, 0), Some((6..30, 1)), "the longer row");
         assert_eq!(of(&[0; 31], 4, 0), Some((12..20, 4)), "eight checkpoints, the last of three layers");
         assert_eq!(of(&[], 1, 0), None);
+        let of_a_stage = Alike::of(40, &[0; 20], 1, 0).map(|alike| alike.left_out());
+        assert_eq!(of_a_stage, Some(43..58), "counted over the whole model");
     }
 }

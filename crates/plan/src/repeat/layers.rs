@@ -20,8 +20,6 @@ use std::ops::Range;
 pub(crate) struct Repeat {
     outline: Outline,
     alike: Alike,
-    /// How many layers the model has.
-    layers: usize,
     /// What a unit has of the loaded model.
     in_unit: [usize; 3],
 }
@@ -38,23 +36,23 @@ impl Repeat {
     ) -> Option<Repeat> {
         let outline = Outline::of(tape)?;
         let kinds = outline.kinds(tape, parameters, way);
-        let alike = Alike::of(&kinds, together, ahead)?;
+        let alike = Alike::of(outline.first, &kinds, together, ahead)?;
         let unit = |layer| outline.layer(layer).zip(outline.layer(layer + alike.unit));
         let (a, b) = unit(alike.first)?;
         let between = |of: fn(&Loaded) -> &Range<usize>| of(b).start - of(a).start;
         let in_unit = [between(|l| &l.modules), between(|l| &l.parameters), between(|l| &l.stored)];
-        Some(Repeat { outline, alike, layers: kinds.len(), in_unit })
+        Some(Repeat { outline, alike, in_unit })
     }
 
-    /// The layers that are not run, as the model numbers them.
-    pub(crate) fn left_out(&self) -> Range<usize> {
-        self.alike.left_out()
+    /// Where a run is that leaves them out.
+    pub(crate) fn trail(&self) -> Trail {
+        Trail::without(self.alike.left_out(), self.alike.unit)
     }
 
     /// The parameter that a parameter of a layer that is not run is like.
     pub(super) fn written_from(&self, parameter: u32) -> Option<u32> {
         let layer = self.outline.of_parameter(parameter)?;
-        if !self.left_out().contains(&layer) {
+        if !self.alike.left_out().contains(&layer) {
             return None;
         }
         let units = (layer - self.alike.first) / self.alike.unit;
@@ -65,7 +63,10 @@ impl Repeat {
     /// The tape of the whole model, of one on which layers are left out; nothing where what would be written down again is
     /// not alike.
     pub(crate) fn whole(&self, tape: Tape, trail: &Trail) -> Option<Tape> {
-        let stretches = Stretches::of(&tape, trail, &self.alike, self.layers)?;
+        if trail.is_lost {
+            return None;
+        }
+        let stretches = Stretches::of(&tape, trail, &self.alike, self.outline.end())?;
         let mut whole =
             Whole { repeat: self, tape: &tape, stretches, when: Vec::new(), gradients: Vec::new() };
         whole.when = whole.moments_of_death()?;
@@ -244,19 +245,39 @@ impl Whole<'_> {
             }
             other => other,
         };
-        let death = match (role, when) {
-            (Role::Of { parameter, .. }, When::At(_) | When::Never) if piece.is_copy => {
-                let key = (parameter, stored.device);
-                let at = self.gradients.binary_search_by_key(&key, |(key, _)| *key).ok()?;
-                self.gradients.get(at)?.1
+        let stands_in = match (role, when) {
+            (Role::Of { parameter, .. }, When::At(_) | When::Never)
+                if piece.is_copy && stored.category == Category::Gradient =>
+            {
+                self.stand_in(parameter, stored.device)
             }
-            _ => self.moment(when, piece.layer.unwrap_or(0))?,
+            _ => None,
+        };
+        let death = match stands_in {
+            Some(death) => death,
+            None => self.moment(when, piece.layer.unwrap_or(0))?,
         };
         let copied_for = match stored.copied_for {
             Some(CopiedFor::Offload(storage)) => Some(CopiedFor::Offload(self.storage(piece, run, storage)?)),
             other => other,
         };
         Some(Stored { birth, tracked, death, role, copied_for, ..*stored })
+    }
+
+    /// When what stands for a gradient goes.
+    fn stand_in(&self, parameter: u32, device: Device) -> Option<Moment> {
+        let key = (parameter, device);
+        let at = self.gradients.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        self.gradients.get(at).map(|(_, death)| *death)
+    }
+
+    /// Whether a gradient of the unit after those that are left out has something that stands for it in each of them.
+    fn has_stand_ins(&self, stored: &Stored) -> bool {
+        let Role::Of { parameter, .. } = stored.role else { return false };
+        let ([_, each, _], copies) = (self.repeat.in_unit, self.repeat.alike.copies);
+        let earlier = |units: usize| parameter.checked_sub(u32::try_from(units * each).ok()?);
+        let stands_in = |units| self.stand_in(earlier(units)?, stored.device);
+        stored.category == Category::Gradient && (1..=copies).all(|units| stands_in(units).is_some())
     }
 
     /// Whether the copy that would come where the next unit was run is that unit, and what runs between the passes leaves
@@ -308,7 +329,7 @@ impl Whole<'_> {
             // when a gradient goes after backward is known of each by itself
             let gradients =
                 all.1.iter_mut().zip(self.when.get(stretch.stored.clone())?).filter(|(stored, when)| {
-                    stored.category == Category::Gradient && matches!(when, When::At(_) | When::Never)
+                    matches!(when, When::At(_) | When::Never) && self.has_stand_ins(stored)
                 });
             gradients.for_each(|(stored, _)| stored.death = NEVER);
             Some(all)
@@ -380,169 +401,15 @@ impl Whole<'_> {
         self.tape.marks.iter().zip(ends).map(moved).collect()
     }
 
+    /// What is done once is done in one go, outside the layers.
     fn once(&self) -> Option<Vec<Once>> {
         let moved = |once: &Once| {
-            let Once { moments, costs } = once;
-            Some(Once { moments: self.outside(moments.start)?..self.outside(moments.end)?, costs: *costs })
+            let Once { moments: Range { start, end }, costs } = once;
+            let last = end.saturating_sub(1).max(*start);
+            (self.stretches.at(Moment(*start)) == self.stretches.at(Moment(last))).then_some(())?;
+            let moved = self.outside(*start)?;
+            Some(Once { moments: moved..moved + (end - start), costs: *costs })
         };
         self.tape.once.iter().map(moved).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::config::Architecture;
-    use crate::model::FAMILIES;
-    use crate::options::*;
-    use crate::step::{Alike, Outcome, run_alike, run_all};
-    use crate::torch::Dtype;
-    use peakledger_input::Source;
-    use std::num::NonZeroU32;
-
-    const LENGTH: u64 = 20;
-    const FEW: Alike = Alike { layers: true, micro_batches: true };
-
-    /// Each family, with layers of several kinds where it has such.
-    fn architectures() -> Vec<Architecture> {
-        let config = |family: &str, layers: u32, more: &str| {
-            let keys = if family == "deepseek_v3" { 4 } else { 2 };
-            let text = format!(
-                r#"{{"model_type": "{family}", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": {layers},
-                     "num_attention_heads": 4, "num_key_value_heads": {keys}, "head_dim": 8, "max_position_embeddings": 64,
-                     "sliding_window": 8 {more}}}"#
-            );
-            Architecture::read(&Source::from_text("config.json", text)).unwrap()
-        };
-        let plain = FAMILIES.iter().map(|family| match family.model_type {
-            family @ "gemma2" => config(family, 27, ""),
-            family @ "gemma3_text" => config(family, 43, r#", "sliding_window_pattern": 3"#),
-            family @ "deepseek_v3" => config(family, 18, r#", "first_k_dense_replace": 3"#),
-            family => config(family, 15, ""),
-        });
-        let own = [
-            config("qwen2", 21, r#", "use_sliding_window": true, "max_window_layers": 6"#),
-            config("qwen3_moe", 27, r#", "decoder_sparse_step": 2"#),
-            config("qwen3_moe", 17, r#", "mlp_only_layers": [0, 1]"#),
-        ];
-        plain.chain(own).collect()
-    }
-
-    /// Every option that has to do with layers, alone and with others.
-    fn variants() -> Vec<Options> {
-        let plain = Options { micro_batch_size: 2, seq_len: Some(LENGTH), ..Options::default() };
-        let lora = Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
-        let offload = |activations, optimizer, parameters| Offload { activations, optimizer, parameters };
-        let bf16 = Options { precision: Precision::Bf16, ..plain.clone() };
-        vec![
-            plain.clone(),
-            Options { clip_grad_norm: true, hold_outputs: HoldOutputs::Step, ..bf16.clone() },
-            Options { gradient_accumulation_steps: 2, attention: Attention::Eager, ..plain.clone() },
-            Options { gradient_accumulation_steps: 5, hold_outputs: HoldOutputs::Step, ..plain.clone() },
-            Options { recompute: Recompute::Full, padded: true, ..plain.clone() },
-            Options { recompute: Recompute::Selective, ..plain.clone() },
-            Options { recompute: Recompute::Layers((0..2).collect()), ..plain.clone() },
-            Options {
-                offload: offload(true, false, false),
-                offload_layers: Some((0..2).collect()),
-                ..plain.clone()
-            },
-            Options { recompute: Recompute::Every(NonZeroU32::new(2).unwrap()), ..plain.clone() },
-            Options { precision: Precision::Fp16Mixed, grad_scaler: true, ..plain.clone() },
-            Options { optimizer: OptimizerKind::Adafactor, ..bf16.clone() },
-            Options { optimizer: OptimizerKind::AdamW8bit, ..bf16.clone() },
-            Options { optimizer: OptimizerKind::Muon, ..bf16.clone() },
-            Options { optimizer_impl: Some(OptimizerImpl::ForLoop), ..bf16.clone() },
-            Options { lora: Some(lora.clone()), ..bf16.clone() },
-            Options { lora: Some(lora.clone()), quantize: Some(Quantize::Nf4Double), ..plain.clone() },
-            Options {
-                lora: Some(lora.clone()),
-                quantize: Some(Quantize::Int8),
-                hold_outputs: HoldOutputs::Step,
-                ..plain.clone()
-            },
-            Options { lora: Some(lora.clone()), recompute: Recompute::Full, ..bf16.clone() },
-            Options { offload: offload(true, false, false), ..plain.clone() },
-            Options {
-                offload: offload(true, false, false),
-                offload_prefetch: 2,
-                recompute: Recompute::Full,
-                ..bf16.clone()
-            },
-            Options { offload: offload(false, true, false), ..bf16.clone() },
-            Options {
-                offload: offload(true, false, true),
-                offload_prefetch: 0,
-                gradient_accumulation_steps: 2,
-                ..bf16.clone()
-            },
-            Options { offload: offload(false, false, true), lora: Some(lora), ..bf16.clone() },
-            Options { grad_dtype: Some(Dtype::F32), master_weights: Some(Dtype::F32), ..bf16.clone() },
-            Options { master_weights: Some(Dtype::F32), ..bf16 },
-        ]
-    }
-
-    /// However far copies run ahead, and wherever in the model the row begins.
-    #[test]
-    fn copies_that_run_ahead_are_those_of_the_whole_tape() {
-        let (mut wrong, mut repeated) = (Vec::new(), 0);
-        let architecture = |layers: u32| {
-            let text = format!(
-                r#"{{"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": {layers},
-                     "num_attention_heads": 4, "max_position_embeddings": 64}}"#
-            );
-            Architecture::read(&Source::from_text("config.json", text)).unwrap()
-        };
-        for layers in [12, 13, 14, 17, 24] {
-            let architecture = architecture(layers);
-            let offloads = [(true, false), (false, true), (true, true)];
-            for ((activations, parameters), ahead, own, micro_batches) in
-                offloads.iter().flat_map(|offload| {
-                    (0..6).flat_map(move |ahead| {
-                        (0..3).flat_map(move |own| [1, 2].map(|n| (*offload, ahead, own, n)))
-                    })
-                })
-            {
-                let options = Options {
-                    seq_len: Some(LENGTH),
-                    gradient_accumulation_steps: micro_batches,
-                    recompute: if own == 0 { Recompute::None } else { Recompute::Layers((0..own).collect()) },
-                    offload: Offload { activations, parameters, ..Offload::default() },
-                    offload_prefetch: ahead,
-                    ..Options::default()
-                };
-                let whole = run_all(&architecture, &options, LENGTH).unwrap();
-                match run_alike(&architecture, &options, LENGTH, FEW).unwrap() {
-                    Some(few) if few.tape != whole.tape => {
-                        wrong.push(format!("another tape: {layers} {options:?}"));
-                    }
-                    Some(few) => repeated += usize::from(few.layers_left_out > 0),
-                    None => wrong.push(format!("not repeated: {layers} {options:?}")),
-                }
-            }
-        }
-        assert!(wrong.is_empty(), "{} beside {repeated}: {wrong:#?}", wrong.len());
-        assert!(repeated > 200, "{repeated}");
-    }
-
-    /// The tape is the one that running all layers leaves, to the byte.
-    #[test]
-    fn a_tape_of_few_layers_is_the_whole_one() {
-        let (mut wrong, mut all) = (Vec::new(), 0);
-        for architecture in architectures() {
-            let family = architecture.family.model_type;
-            for options in variants() {
-                let Ok(Outcome { tape, .. }) = run_all(&architecture, &options, LENGTH) else { continue };
-                all += 1;
-                match run_alike(&architecture, &options, LENGTH, FEW).unwrap() {
-                    Some(few) if few.layers_left_out < 2 => {
-                        wrong.push(format!("{family}: all run with {options:?}"));
-                    }
-                    Some(few) if few.tape == tape => {}
-                    Some(_) => wrong.push(format!("{family}: another tape with {options:?}")),
-                    None => wrong.push(format!("{family}: not repeated with {options:?}")),
-                }
-            }
-        }
-        assert!(wrong.is_empty(), "{} of {all}: {wrong:#?}", wrong.len());
     }
 }

@@ -5,8 +5,12 @@ mod alike;
 mod layers;
 mod micro_batches;
 mod outline;
+mod rounds;
 mod stand_ins;
 mod stretches;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use layers::Repeat;
-pub(crate) use micro_batches::{RUN, repeated};
+pub(crate) use micro_batches::repeated;
+pub(crate) use rounds::Rounds;

@@ -4,8 +4,10 @@ use crate::nn::Parameter;
 use crate::torch::tape::{ModuleId, ModuleName, Role, StorageId, Stored, Tape};
 use std::ops::Range;
 
-/// The layers of a model, all of which are loaded.
+/// The layers of a model or of a stage of it, all of which are loaded. They are counted over the whole model.
 pub(super) struct Outline {
+    /// The first of them.
+    pub(super) first: usize,
     layers: Vec<Loaded>,
     of_module: Vec<Option<usize>>,
     of_parameter: Vec<Option<usize>>,
@@ -34,18 +36,25 @@ impl Outline {
         let layer = |module: ModuleId| of_module.get(module.0 as usize).copied().flatten();
         let of_parameter: Vec<_> = tape.parameters.iter().map(|parameter| layer(parameter.module)).collect();
         let of_storage: Vec<_> = tape.stored.iter().map(|stored| layer(stored.module)).collect();
-        let [modules, parameters, stored] = [&of_module, &of_parameter, &of_storage].map(|of| ranges(of));
+        let first = of_module.iter().flatten().next().copied()?;
+        let [modules, parameters, stored] =
+            [&of_module, &of_parameter, &of_storage].map(|of| ranges(of, first));
         let (modules, parameters, stored) = (modules?, parameters?, stored?);
         if modules.len() != parameters.len() || modules.len() != stored.len() {
             return None;
         }
         let layers = modules.into_iter().zip(parameters).zip(stored);
         let layers = layers.map(|((modules, parameters), stored)| Loaded { modules, parameters, stored });
-        Some(Outline { layers: layers.collect(), of_module, of_parameter, of_storage })
+        Some(Outline { first, layers: layers.collect(), of_module, of_parameter, of_storage })
     }
 
     pub(super) fn layer(&self, layer: usize) -> Option<&Loaded> {
-        self.layers.get(layer)
+        self.layers.get(layer.checked_sub(self.first)?)
+    }
+
+    /// The layer after the last.
+    pub(super) fn end(&self) -> usize {
+        self.first + self.layers.len()
     }
 
     pub(super) fn of_module(&self, module: ModuleId) -> Option<usize> {
@@ -61,7 +70,7 @@ impl Outline {
         self.of_storage.get(storage.0 as usize).copied()
     }
 
-    /// For each layer the first that is like it: of the same modules with the same parameters, trained or not, and run in the
+    /// For each layer, from the first on, the first that is like it: of the same modules with the same parameters, trained or not, and run in the
     /// same way.
     pub(super) fn kinds<W: PartialEq>(
         &self,
@@ -79,7 +88,7 @@ impl Outline {
         let kind = |(layer, loaded): (usize, &Loaded)| {
             let alike = |first: &&usize| {
                 let other = self.layers.get(**first);
-                way(**first) == way(layer)
+                way(self.first + **first) == way(self.first + layer)
                     && other.is_some_and(|other| Pair { tape, by_id: &by_id, of: [other, loaded] }.is_alike())
             };
             if let Some(first) = firsts.iter().find(alike) {
@@ -92,11 +101,12 @@ impl Outline {
     }
 }
 
-/// Where each layer lies, if all lie one right after the other.
-fn ranges(layers: &[Option<usize>]) -> Option<Vec<Range<usize>>> {
+/// Where each layer lies from the first on, if all lie one right after the other.
+fn ranges(layers: &[Option<usize>], first: usize) -> Option<Vec<Range<usize>>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (at, layer) in layers.iter().enumerate() {
         let Some(layer) = *layer else { continue };
+        let layer = layer.checked_sub(first)?;
         let seen = ranges.len();
         match ranges.last_mut() {
             Some(last) if last.end != at => return None,

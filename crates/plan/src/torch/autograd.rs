@@ -217,14 +217,18 @@ fn walk(torch: &Rc<Torch>, root: &Edge, grad: impl FnOnce() -> Tensor) {
     torch.in_backward.set(true);
     torch.without_grad(|| {
         let first = grad(); // held by the caller until backward returns
-        backward_within(root, first.clone());
+        walk_from(root, first.clone(), |node| torch.comes_back_to(node));
     });
     torch.comes_out();
     torch.in_backward.set(false);
 }
 
-/// The same from within a backward formula.
+/// The same from within a backward formula, whose part of the run it stays in.
 pub(crate) fn backward_within(root: &Edge, grad: Tensor) {
+    walk_from(root, grad, |_| ());
+}
+
+fn walk_from(root: &Edge, grad: Tensor, comes_to: impl Fn(u32)) {
     let torch = grad.torch().clone();
     count_dependencies(&root.node);
     let mut ready = BinaryHeap::new();
@@ -232,7 +236,7 @@ pub(crate) fn backward_within(root: &Edge, grad: Tensor) {
     ready.push(Ready(root.node.clone()));
     while let Some(Ready(node)) = ready.pop() {
         if !node.is_leaf() {
-            torch.comes_back_to(node.sequence);
+            comes_to(node.sequence);
         }
         torch.inside(node.module, || {
             torch.note_running(node.sequence);

@@ -16,7 +16,7 @@ pub(crate) trait ModuleHooks {
     /// The model's forward begins.
     fn enter(&self) {}
 
-    /// Runs layers that come and go together.
+    /// Runs layers that come and go together, numbered as they are run ([`Torch::in_model`](super::Torch::in_model)).
     fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor;
 
     /// The model has put that out.

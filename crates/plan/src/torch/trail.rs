@@ -9,6 +9,10 @@ use std::ops::Range;
 pub(crate) struct Trail {
     /// The layers that are not run, as the model numbers them.
     pub(crate) left_out: Range<usize>,
+    /// The layers before them, that these are written down from.
+    unit: usize,
+    /// Whether something was seen that cannot be written down.
+    pub(crate) is_lost: bool,
     pub(crate) entries: Vec<Entry>,
     /// The first node of the graph that is made in each part of a forward pass.
     nodes: Vec<(u32, Part)>,
@@ -39,8 +43,9 @@ pub(crate) enum Part {
 }
 
 impl Trail {
-    pub(crate) fn without(left_out: Range<usize>) -> Trail {
-        Trail { left_out, entries: Vec::new(), nodes: Vec::new() }
+    /// The trail of a run without these layers, each so many of which are like as many before them.
+    pub(crate) fn without(left_out: Range<usize>, unit: usize) -> Trail {
+        Trail { left_out, unit, is_lost: false, entries: Vec::new(), nodes: Vec::new() }
     }
 
     fn part(&self) -> Part {
@@ -58,6 +63,23 @@ impl Torch {
     pub(crate) fn in_model(&self, layer: usize) -> usize {
         let left_out = self.left_out();
         if layer < left_out.start { layer } else { layer + left_out.len() }
+    }
+
+    /// What came of layers in a backward pass, with what would have come of those that are not run.
+    pub(crate) fn with_left_out<T: Clone>(&self, came: Vec<(Option<usize>, T)>) -> Vec<T> {
+        let mut trail = self.trail.borrow_mut();
+        let Some(trail) = &mut *trail else { return came.into_iter().map(|(_, it)| it).collect() };
+        let again = trail.left_out.start - trail.unit..trail.left_out.start;
+        let is_again = |(layer, _): &(Option<usize>, T)| layer.is_some_and(|layer| again.contains(&layer));
+        let (from, to) = (came.iter().position(is_again), came.iter().rposition(is_again));
+        let copies = trail.left_out.len() / trail.unit;
+        let (Some(from), Some(to)) = (from, to) else {
+            return came.into_iter().map(|(_, it)| it).collect();
+        };
+        trail.is_lost |= !came.iter().take(to).skip(from).all(is_again);
+        let all = (0..copies).flat_map(|_| from..to + 1).chain(from..came.len());
+        let all = (0..from).chain(all).filter_map(|at| came.get(at));
+        all.map(|(_, it)| it.clone()).collect()
     }
 
     /// A forward pass comes to that part.

@@ -19,6 +19,7 @@ use crate::nn::te::{ANGLES, RmsNorm, Shared, named};
 use crate::nn::{Builder, Linear};
 use crate::options::{Options, Recompute};
 use crate::torch::reentrant::reentrant_checkpoint;
+use crate::torch::trail::Part;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, ops};
 use embedding::VocabParallelEmbedding;
 use head::ColumnParallelHead;
@@ -111,7 +112,14 @@ impl GptModel {
             hidden_states
         };
         let together = self.recompute.layers().map_or(1, |layers| layers.get() as usize);
-        for (layers, index) in self.layers.chunks(together).zip(self.first_layer..) {
+        let torch = self.shared.torch();
+        let (left_out, first) = (torch.left_out(), self.first_layer as usize);
+        let run_now = |(layer, _): &(usize, &Rc<TransformerLayer>)| !left_out.contains(layer);
+        let run: Vec<Rc<TransformerLayer>> =
+            (first..).zip(&self.layers).filter(run_now).map(|(_, layer)| layer.clone()).collect();
+        for (layers, at) in run.chunks(together).zip((first..).step_by(together)) {
+            let index = u32::try_from(torch.in_model(at)).unwrap_or(u32::MAX);
+            torch.enters(Part::Layer(at));
             let checkpoints = match self.recompute {
                 Recompute::Full | Recompute::Every(_) => true,
                 Recompute::Layers(some) => some.contains(index),
@@ -127,6 +135,7 @@ impl GptModel {
                 through(&layers, input.clone(), angles)
             });
         }
+        torch.enters(Part::Between);
         hidden_states
     }
 }

@@ -28,8 +28,8 @@ pub(crate) struct Ddp {
     ranks: u32,
     /// Places for buckets, as many as there can be; what is left over takes nothing.
     buckets: Vec<Tensor>,
-    /// The gradients that have come, by bytes and type, until the buckets are known.
-    arrived: RefCell<Vec<(u64, Dtype)>>,
+    /// The gradients that have come, by layer, bytes and type, until the buckets are known.
+    arrived: RefCell<Vec<(Option<usize>, (u64, Dtype))>>,
     known: Cell<bool>,
     sync_each_batch: bool,
     /// Whether this micro-batch's gradients are reduced (`no_sync`).
@@ -73,11 +73,12 @@ impl Ddp {
         });
         for parameter in trained() {
             let Some(leaf) = &parameter.leaf else { continue };
+            let layer = torch.tape.borrow().layer(parameter.module).map(|layer| layer as usize);
             let (this, parameter) = (Rc::downgrade(&ddp), parameter.without_leaf());
             leaf.on_grad(move |leaf| {
                 localize(leaf, &parameter);
                 if let Some(this) = this.upgrade() {
-                    this.ready(leaf, &parameter.tensor);
+                    this.ready(leaf, layer, &parameter.tensor);
                 }
             });
         }
@@ -86,12 +87,12 @@ impl Ddp {
 
     /// A gradient is there (`mark_variable_ready_dense`): it is copied into its bucket, divided by the ranks, and goes where
     /// gradients lie in the buckets.
-    fn ready(&self, leaf: &Leaf, parameter: &Tensor) {
+    fn ready(&self, leaf: &Leaf, layer: Option<usize>, parameter: &Tensor) {
         if !self.syncs.get() {
             return;
         }
         if !self.known.get() {
-            self.arrived.borrow_mut().push((parameter.bytes(), parameter.dtype()));
+            self.arrived.borrow_mut().push((layer, (parameter.bytes(), parameter.dtype())));
         }
         self.torch.launch("mul.out");
         self.torch.moves(parameter.bytes().saturating_mul(2));
@@ -104,7 +105,7 @@ impl Ddp {
     /// Lays the buckets out by the order in which gradients came (`compute_bucket_assignment_by_size`).
     fn lay_out(&self) {
         self.known.set(true);
-        let arrived = self.arrived.take();
+        let arrived = self.torch.with_left_out(self.arrived.take());
         let mut full = Vec::new();
         let mut open: Vec<(Dtype, Vec<u64>, u64)> = Vec::new();
         for (bytes, dtype) in arrived {

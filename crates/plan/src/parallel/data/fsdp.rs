@@ -134,11 +134,11 @@ impl Fsdp {
     }
 
     /// A group's parameters come for its backward, and those of the one that comes next set out.
-    fn pre_backward(&self, index: usize) {
+    fn pre_backward(&self, index: usize, next: Option<usize>) {
         let Some(group) = self.group(index) else { return };
         self.unshard(group);
         self.wait_for_unshard(group, false);
-        let next = index.checked_sub(1).and_then(|next| self.group(next));
+        let next = next.and_then(|next| self.group(next));
         if let Some(next) = next {
             self.unshard(next);
         }
@@ -343,8 +343,9 @@ impl ModuleHooks for Fsdp {
     fn begin(&self, is_last: bool) {
         let reduces = is_last || self.sync_each_batch;
         self.reduces.set(reduces);
-        for group in &self.groups {
-            group.done.set(false);
+        let left_out = self.torch.left_out();
+        for (index, group) in self.groups.iter().enumerate() {
+            group.done.set(left_out.contains(&index));
             for parameter in &group.parameters {
                 let Some(leaf) = &parameter.leaf else { continue };
                 // what is reduced at once is cast as it is copied in (`_set_unsharded_grad_dtypes`)
@@ -360,7 +361,8 @@ impl ModuleHooks for Fsdp {
     }
 
     fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
-        let index = layers.start;
+        let index = self.torch.in_model(layers.start);
+        let before = layers.start.checked_sub(1).map(|before| self.torch.in_model(before));
         self.pre_forward(index);
         let this = self.clone();
         let input = on_gradient(hidden_states.clone(), move || {
@@ -368,12 +370,13 @@ impl ModuleHooks for Fsdp {
         });
         let output = run(&input);
         self.post_forward(index);
-        on_gradient(output, move || self.pre_backward(index))
+        on_gradient(output, move || self.pre_backward(index, before))
     }
 
     fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
         self.last_gathered.borrow_mut().take();
-        on_gradient(output, move || self.pre_backward(self.root()))
+        let root = self.root();
+        on_gradient(output, move || self.pre_backward(root, root.checked_sub(1)))
     }
 
     /// The groups whose backward nothing told the end of, the root first (`_root_post_backward_final_callback`).

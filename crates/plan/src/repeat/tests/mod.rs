@@ -1,0 +1,40 @@
+//! Whether a tape of which parts are written down again is the one that running all of it leaves, to the byte.
+
+mod many_cards;
+mod micro_batches;
+mod one_card;
+
+use crate::config::Architecture;
+use crate::model::FAMILIES;
+use crate::step::{Alike, Outcome, run_alike, run_all};
+use peakledger_input::Source;
+
+const LENGTH: u64 = 20;
+const FEW: Alike = Alike { layers: true, micro_batches: true };
+
+/// A small model of a family.
+fn config(family: &str, layers: u32, more: &str) -> Architecture {
+    let keys = if family == "deepseek_v3" { 4 } else { 2 };
+    let text = format!(
+        r#"{{"model_type": "{family}", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": {layers},
+             "num_attention_heads": 4, "num_key_value_heads": {keys}, "head_dim": 8, "max_position_embeddings": 64,
+             "sliding_window": 8 {more}}}"#
+    );
+    Architecture::read(&Source::from_text("config.json", text)).unwrap()
+}
+
+/// Each family, with layers of several kinds where it has such.
+fn architectures() -> Vec<Architecture> {
+    let plain = FAMILIES.iter().map(|family| match family.model_type {
+        family @ "gemma2" => config(family, 27, ""),
+        family @ "gemma3_text" => config(family, 43, r#", "sliding_window_pattern": 3"#),
+        family @ "deepseek_v3" => config(family, 18, r#", "first_k_dense_replace": 3"#),
+        family => config(family, 15, ""),
+    });
+    let own = [
+        config("qwen2", 21, r#", "use_sliding_window": true, "max_window_layers": 6"#),
+        config("qwen3_moe", 27, r#", "decoder_sparse_step": 2"#),
+        config("qwen3_moe", 17, r#", "mlp_only_layers": [0, 1]"#),
+    ];
+    plain.chain(own).collect()
+}
