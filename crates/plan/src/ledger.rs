@@ -1,8 +1,9 @@
 //! A planned step as a ledger: every storage a state with a name, so that `show` and `compare` work on plans. What is
 //! offloaded is one state on the device, on the host, and on the device again.
 
-use crate::plan::{Level, Plan, Step};
+use crate::plan::{Level, Plan, Stays, Step};
 use crate::torch::tape::{CopiedFor, ModuleId, Role, StorageId, Stored, Tape};
+use peakledger_core::sweep::Stay;
 use peakledger_core::{Bytes, Ledger, LedgerError, Residencies, Residency, State};
 use std::collections::BTreeMap;
 
@@ -26,6 +27,12 @@ impl Plan {
         })
     }
 
+    /// What a step holds at op level, as [`op_ledger`](Plan::op_ledger) has it, but nothing has a name: enough for sums and
+    /// pictures, and made in a fraction of the time.
+    pub fn stays(&self, step: Step) -> Vec<Stay> {
+        Stays::of(&self.tape, step).op
+    }
+
     fn ledger_of(
         &self,
         step: Step,
@@ -39,20 +46,21 @@ impl Plan {
     pub(crate) fn states(&self, residency: impl Fn(&Stored) -> Option<Residency>) -> Vec<(StorageId, State)> {
         let mut names = Names::new(&self.tape);
         let mut states: Vec<(StorageId, State)> = Vec::with_capacity(self.tape.stored.len());
-        let mut of_storage = BTreeMap::new();
+        let mut of_storage: Vec<Option<usize>> = vec![None; self.tape.stored.len()];
         for (id, stored) in (0u32..).map(StorageId).zip(&self.tape.stored) {
             let Some(residency) = residency(stored).filter(|_| stored.bytes > 0) else { continue };
             let original = match stored.copied_for {
-                Some(CopiedFor::Offload(original)) => original,
+                Some(CopiedFor::Offload(original)) if self.tape.get(original).is_some() => original,
                 _ => id,
             };
-            let state = of_storage.get(&original.0).and_then(|index: &usize| states.get_mut(*index));
+            let Some(of_storage) = of_storage.get_mut(original.0 as usize) else { continue };
+            let state = of_storage.and_then(|index| states.get_mut(index));
             if state.is_some_and(|(_, state)| state.bytes.get() == stored.bytes && joined(state, residency)) {
                 continue;
             }
-            of_storage.entry(original.0).or_insert(states.len());
+            of_storage.get_or_insert(states.len());
             let state = State {
-                name: names.of(stored).into(),
+                name: names.of(stored),
                 category: stored.category,
                 detail: stored.detail,
                 bytes: Bytes::new(stored.bytes),
@@ -93,61 +101,82 @@ fn joined(state: &mut State, residency: Residency) -> bool {
 /// Names for storages, each given once: `model.norm.weight.grad`, `model.layers.0.mlp: mul.Tensor #2`.
 struct Names<'a> {
     tape: &'a Tape,
-    paths: BTreeMap<ModuleId, String>,
-    /// How often a name was given: the parts of a pipeline stage have modules of the same path.
-    given: BTreeMap<String, u32>,
+    /// The place of each module among the paths, once it is known: the parts of a pipeline stage have modules of the same path.
+    of_module: Vec<Option<usize>>,
+    paths: Vec<Path>,
+    by_text: BTreeMap<String, usize>,
 }
+
+/// Where modules stand, and what was named there.
+struct Path {
+    text: String,
+    /// How often each name was given: few stand at one place, so they are looked through.
+    given: Vec<(Name, u32)>,
+}
+
+/// A name at its place: a parameter's with a state of it, or what was put out there.
+type Name = (&'static str, Option<&'static str>);
 
 impl<'a> Names<'a> {
     fn new(tape: &'a Tape) -> Names<'a> {
-        Names { tape, paths: BTreeMap::new(), given: BTreeMap::new() }
+        let of_module = vec![None; tape.modules.len()];
+        Names { tape, of_module, paths: Vec::new(), by_text: BTreeMap::new() }
     }
 
-    fn path(&mut self, module: ModuleId) -> &str {
-        self.paths.entry(module).or_insert_with(|| self.tape.path(module))
-    }
-
-    fn of(&mut self, stored: &Stored) -> String {
+    fn of(&mut self, stored: &Stored) -> Box<str> {
         match stored.role {
-            Role::Input { name, micro_batch } => format!("{name}.{micro_batch}"),
-            Role::Named { name } => self.numbered(stored.module, name),
+            Role::Input { name, micro_batch } => format!("{name}.{micro_batch}").into(),
+            Role::Named { name } => self.numbered(stored.module, (name, None)),
             Role::Of { parameter: id, state } => {
-                let name = self.tape.parameters.get(id as usize).copied();
-                let Some(parameter) = name else { return String::new() };
-                let path = self.path(parameter.module);
-                let name = match state {
-                    "" => format!("{path}.{}", parameter.name),
-                    state => format!("{path}.{}.{state}", parameter.name),
-                };
-                self.counted(name)
+                let parameter = self.tape.parameters.get(id as usize).copied();
+                parameter.map_or_else(Box::default, |it| self.numbered(it.module, (it.name, Some(state))))
             }
             Role::Output => {
                 let op = self.tape.ran.get(stored.birth.index()).map_or("", |ran| ran.op);
-                self.numbered(stored.module, op)
+                self.numbered(stored.module, (op, None))
             }
         }
-    }
-
-    fn numbered(&mut self, module: ModuleId, what: &'static str) -> String {
-        let path = match self.path(module) {
-            "" => "step",
-            path => path,
-        };
-        let name = format!("{path}: {what}");
-        self.counted(name)
     }
 
     /// The name, with a number from the second time on that it is given.
-    fn counted(&mut self, name: String) -> String {
-        match self.given.get_mut(&name) {
+    fn numbered(&mut self, module: ModuleId, name: Name) -> Box<str> {
+        let at = self.place(module);
+        let Some(Path { text, given }) = self.paths.get_mut(at) else { return Box::default() };
+        let times = match given.iter_mut().find(|(known, _)| *known == name) {
             None => {
-                self.given.insert(name.clone(), 1);
-                name
+                given.push((name, 1));
+                1
             }
-            Some(times) => {
+            Some((_, times)) => {
                 *times += 1;
-                format!("{name} #{times}")
+                *times
             }
+        };
+        let parts = match name {
+            (what, None) if text.is_empty() => ["step", ": ", what, "", ""],
+            (what, None) => [text, ": ", what, "", ""],
+            (parameter, Some("")) => [text, ".", parameter, "", ""],
+            (parameter, Some(state)) => [text, ".", parameter, ".", state],
+        };
+        match times {
+            1 => parts.concat().into(),
+            times => (parts.concat() + " #" + &times.to_string()).into(),
         }
+    }
+
+    /// The place of a module's path.
+    fn place(&mut self, module: ModuleId) -> usize {
+        if let Some(known) = self.of_module.get(module.0 as usize).copied().flatten() {
+            return known;
+        }
+        let text = self.tape.path(module);
+        let place = *self.by_text.entry(text).or_insert_with_key(|text| {
+            self.paths.push(Path { text: text.clone(), given: Vec::new() });
+            self.paths.len() - 1
+        });
+        if let Some(of_module) = self.of_module.get_mut(module.0 as usize) {
+            *of_module = Some(place);
+        }
+        place
     }
 }

@@ -46,7 +46,8 @@ pub struct StepPlan {
     pub step: Step,
     /// Its phases in order, at op level: what the dispatcher hands out, each storage rounded up to 512 B.
     pub phases: Vec<PlannedPhase>,
-    pub(crate) timeline: Timeline,
+    /// Its time axis, a moment for each op.
+    pub timeline: Timeline,
 }
 
 /// The first step or a later one.
@@ -372,13 +373,13 @@ fn ends(tape: &Tape) -> impl Iterator<Item = Moment> {
 }
 
 /// The storages of a step as stays on its timeline, at each level.
-struct Stays {
-    op: Vec<Stay>,
+pub(crate) struct Stays {
+    pub(crate) op: Vec<Stay>,
     untracked: Vec<Stay>,
 }
 
 impl Stays {
-    fn of(tape: &Tape, step: Step) -> Stays {
+    pub(crate) fn of(tape: &Tape, step: Step) -> Stays {
         let mut stays = Stays { op: Vec::with_capacity(tape.stored.len()), untracked: Vec::new() };
         for stored in &tape.stored {
             let stay = |level| {

@@ -8,6 +8,7 @@ pub mod document;
 mod of_compare;
 mod of_ledger;
 mod of_plan;
+mod picture;
 mod pyramid;
 mod series;
 mod states;

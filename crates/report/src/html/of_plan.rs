@@ -1,8 +1,9 @@
 //! The page of a plan: the step with the peak, the other step, and each candidate; all of them at op level.
 
 use super::document::{Contributor, Exact, Measure, Page, Role, Series, Verdict};
-use super::series::{Room, series, that_fit};
-use super::states::short;
+use super::picture::Picture;
+use super::series::{Room, drawn, that_fit};
+use super::states::{short, states};
 use crate::at_once::at_once;
 use crate::plan::{assumed, grouped, id, ledger_of};
 use crate::{PlanReport, Reservation};
@@ -18,19 +19,19 @@ impl PlanReport<'_> {
     /// # Errors
     /// Where the names of a plan make no ledger, which would be a fault of the planner.
     pub(crate) fn html_page(&self) -> io::Result<Page> {
-        self.page_in(Room::SUBJECT, Room::shared(self.candidates.len() + 1))
+        self.page_in(Room::SUBJECT, Room::shared(self.candidates.len() + 1), planned)
     }
 
-    /// The same page, but coarse and quick: for as long as a knob moves.
+    /// The same page, but coarse and quick: for as long as a knob moves. Its states are not told apart.
     ///
     /// # Errors
     /// As of [`page`](crate::Report::page).
     pub fn page_in_motion(&self) -> io::Result<Page> {
-        self.page_in(Room::IN_MOTION, Room::IN_MOTION)
+        self.page_in(Room::IN_MOTION, Room::BESIDE_IN_MOTION, in_motion)
     }
 
-    /// Its page with so much room for its subject, and for each other series.
-    fn page_in(&self, subjects: Room, room: Room) -> io::Result<Page> {
+    /// Its page with so much room for its subject, and for each other series, of which each is made so.
+    fn page_in(&self, subjects: Room, room: Room, make: Make) -> io::Result<Page> {
         let subject = self.plan.peak_in(self.step).step.step;
         let mut asked = vec![(subject.as_str(), Role::Subject, self.plan, subject, subjects)];
         let other = if subject == Step::First { Step::Steady } else { Step::First };
@@ -40,8 +41,10 @@ impl PlanReport<'_> {
         asked.extend(self.candidates.iter().map(|(name, plan)| {
             (name.as_str(), Role::Candidate, plan, plan.peak_in(self.step).step.step, room)
         }));
-        let made =
-            at_once(&asked, |(name, role, plan, step, room)| self.planned(name, *role, plan, *step, *room));
+        let made = at_once(&asked, |(name, role, plan, step, room)| {
+            let made = self.with_reserved(plan, *step, make(name, *role, plan, *step, *room)?);
+            Ok::<_, io::Error>(made)
+        });
         let mut all = made.into_iter().collect::<io::Result<Vec<Series>>>()?;
         let candidates = all.iter_mut().filter(|series| series.role == Role::Candidate);
         for ((one, (_, plan)), saving) in candidates.zip(self.candidates).zip(self.savings()) {
@@ -71,12 +74,10 @@ impl PlanReport<'_> {
         })
     }
 
-    /// A step of a plan and what is reserved for it.
-    fn planned(&self, name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::Result<Series> {
-        let mut series = planned(name, role, plan, step, room)?;
-        series.reserved =
-            self.reservation_of(plan).map(|reservation| reserved(reservation, step)).unwrap_or_default();
-        Ok(series)
+    /// The series of a step and what is reserved for it.
+    fn with_reserved(&self, plan: &Plan, step: Step, series: Series) -> Series {
+        let reserved = self.reservation_of(plan).map(|reservation| reserved(reservation, step));
+        Series { reserved: reserved.unwrap_or_default(), ..series }
     }
 
     fn verdict_json(&self, plan: &Plan) -> Option<Verdict> {
@@ -109,12 +110,34 @@ fn reserved(reservation: &Reservation, step: Step) -> Vec<(u32, Exact)> {
     all.chunks(all.len().div_ceil(MOST_CHANGES).max(1)).filter_map(most).collect()
 }
 
-/// A step of a plan, with the contributors as people think of them.
+/// What makes a series of a step.
+type Make = fn(&str, Role, &Plan, Step, Room) -> io::Result<Series>;
+
+/// A step of a plan with its states.
 fn planned(name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::Result<Series> {
     let ledger = ledger_of(plan, step)?;
+    let series = series_of(name, role, plan, &Picture::of(&ledger), (step, room));
+    Ok(Series { states: states(&ledger, room.states, room.bytes), ..series })
+}
+
+/// A step of a plan without them.
+fn in_motion(name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::Result<Series> {
+    let picture = Picture::of_stays(&plan.step(step).timeline, plan.stays(step));
+    let picture = picture.map_err(|_| io::Error::other("a planned step passes 64 bits"))?;
+    Ok(series_of(name, role, plan, &picture, (step, room)))
+}
+
+/// The picture of a step of a plan, with the contributors as people think of them.
+fn series_of(
+    name: &str,
+    role: Role,
+    plan: &Plan,
+    picture: &Picture<'_>,
+    (step, room): (Step, Room),
+) -> Series {
     let of_step = plan.step(step);
     let ops: Vec<String> = of_step.phases.iter().map(PlannedPhase::place).collect();
-    let mut series = series(name, role, &ledger, ops.iter().map(|op| Some(op.as_str())), room);
+    let mut series = drawn(name, role, picture, ops.iter().map(|op| Some(op.as_str())), room);
     // those that are drawn are in order, so each is looked for after the one before
     let mut planned = of_step.phases.iter();
     for phase in &mut series.phases {
@@ -138,5 +161,5 @@ fn planned(name: &str, role: Role, plan: &Plan, step: Step, room: Room) -> io::R
     let shown: u64 = series.contributors.iter().map(|c| c.bytes.0).sum();
     series.contributors_left_out =
         (count - series.contributors.len(), Exact(of_step.peak().phase.peak.get() - shown));
-    Ok(series)
+    series
 }

@@ -2,8 +2,10 @@
 //! bucket is shown at its largest moment, so the picture's parts are those of a real moment and no peak is lost.
 
 use super::document::Level;
-use peakledger_core::sweep::{Stay, by_category_at};
-use peakledger_core::{Bytes, Category, Device, Ledger, Moment};
+use super::picture::Picture;
+use super::series::Room;
+use peakledger_core::sweep::by_category_at;
+use peakledger_core::{Bytes, Category, Device, Moment};
 
 /// How much finer each window is than the one around it.
 const STEP: u32 = 4;
@@ -11,35 +13,38 @@ const STEP: u32 = 4;
 /// The fewest buckets of a picture.
 const FEWEST: u32 = 64;
 
-/// The levels of a ledger in at most so many bytes of JSON: as many buckets as that allows.
-pub(super) fn levels(ledger: &Ledger, buckets: u32, room: usize) -> Vec<Level> {
-    let levels = in_buckets(ledger, buckets);
-    if buckets > FEWEST && levels.iter().map(length).sum::<usize>() > room {
-        return self::levels(ledger, buckets / 2, room);
+/// The levels of a picture in the bytes of JSON that there are for it: as many buckets as these allow.
+pub(super) fn levels(picture: &Picture<'_>, room: Room) -> Vec<Level> {
+    let mut levels = in_buckets(picture, room.buckets, room.windows);
+    let mut buckets = room.buckets;
+    while buckets > FEWEST && levels.iter().map(length).sum::<usize>() > room.picture {
+        buckets /= 2;
+        levels = in_buckets(picture, buckets, room.windows);
     }
     levels
 }
 
 /// The bytes that a level's columns take in JSON.
 fn length(level: &Level) -> usize {
-    let digits = |number: u128| number.checked_ilog10().map_or(1, |log| log as usize + 1);
+    let digits = |number: u64| number.checked_ilog10().map_or(1, |log| log as usize + 1);
     let columns = level.by_category.iter().chain([&level.min, &level.cpu]).flatten();
-    let columns = columns.map(|n| digits(n.unsigned_abs()) + usize::from(*n < 0) + 1);
-    columns.chain(level.at.iter().map(|n| digits(u128::from(*n)) + 1)).sum()
+    let magnitude = |n: &i128| u64::try_from(n.unsigned_abs()).unwrap_or(u64::MAX); // a difference of such
+    let columns = columns.map(|n| digits(magnitude(n)) + usize::from(*n < 0) + 1);
+    columns.chain(level.at.iter().map(|n| digits(u64::from(*n)) + 1)).sum()
 }
 
-/// At most so many buckets for the whole, and a quarter of that for each window.
-fn in_buckets(ledger: &Ledger, buckets: u32) -> Vec<Level> {
-    let moments = u32::try_from(ledger.timeline().moments()).unwrap_or(u32::MAX);
+/// At most so many buckets for the whole, and a quarter of that for each window, where those are asked for.
+fn in_buckets(picture: &Picture<'_>, buckets: u32, windows: bool) -> Vec<Level> {
+    let moments = u32::try_from(picture.timeline.moments()).unwrap_or(u32::MAX);
     let mut per = moments.div_ceil(buckets.max(1)).max(1);
     let mut cuts = vec![Cut { first: 0, per, end: moments }];
-    while per > 1 {
+    while windows && per > 1 {
         per = per.div_ceil(STEP);
         let half = (buckets / 8).max(1).saturating_mul(per);
-        let first = ledger.peak().moment.0.saturating_sub(half) / per * per;
+        let first = picture.peak_moment().0.saturating_sub(half) / per * per;
         cuts.push(Cut { first, per, end: moments.min(first.saturating_add(2 * half)) });
     }
-    cuts.into_iter().map(|cut| cut.level(ledger)).collect()
+    cuts.into_iter().map(|cut| cut.level(picture)).collect()
 }
 
 /// Moments from `first` to before `end`, in buckets of `per`.
@@ -50,16 +55,15 @@ struct Cut {
 }
 
 impl Cut {
-    fn level(&self, ledger: &Ledger) -> Level {
-        let totals = ledger.totals();
+    fn level(&self, picture: &Picture<'_>) -> Level {
+        let totals = &picture.totals;
         let per = self.per as usize;
         let column = totals.gpu().get(self.first as usize..self.end as usize).unwrap_or(&[]);
         let starts = (self.first..self.end).step_by(per);
         let largest: Vec<(u32, u32)> =
             starts.clone().zip(column.chunks(per)).map(|(start, bucket)| (start, largest(bucket))).collect();
         let moments: Vec<Moment> = largest.iter().map(|(start, at)| Moment(start + at)).collect();
-        let stays = ledger.states().iter().flat_map(Stay::all_of);
-        let by_category = by_category_at(totals.gpu().len(), &moments, stays);
+        let by_category = by_category_at(totals.gpu().len(), &moments, picture.stays.iter().copied());
         let on_cpu = |start: u32| {
             let bucket = start..self.end.min(start.saturating_add(self.per));
             bucket.map(|moment| totals.at(Device::Cpu, Moment(moment))).max().unwrap_or(Bytes::ZERO).get()
@@ -72,7 +76,7 @@ impl Cut {
             count: moments.len(),
             at: if finest { Vec::new() } else { largest.iter().map(|(_, at)| *at).collect() },
             min: shown(column.chunks(per).map(|bucket| bucket.iter().copied().min().unwrap_or(0)).collect()),
-            cpu: match ledger.cpu_peak() {
+            cpu: match picture.cpu_peak() {
                 Bytes::ZERO => Vec::new(),
                 _ => differences(starts.map(on_cpu).collect()),
             },
@@ -110,7 +114,7 @@ fn differences(column: Vec<u64>) -> Vec<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peakledger_core::{Phase, Residencies, Residency, State, Timeline};
+    use peakledger_core::{Ledger, Phase, Residencies, Residency, State, Timeline};
     use std::num::NonZeroU32;
 
     fn ledger(moments: u32, states: impl Iterator<Item = (u64, u32, u32)>) -> Ledger {
@@ -158,7 +162,7 @@ mod tests {
                 })
                 .collect();
             let ledger = ledger(moments, states.into_iter());
-            let levels = in_buckets(&ledger, 16);
+            let levels = in_buckets(&Picture::of(&ledger), 16, true);
             assert_eq!((levels[0].first, levels.last().unwrap().per), (0, 1), "all of it, down to moments");
             for level in &levels {
                 assert!(level.count <= 16, "{} buckets", level.count);

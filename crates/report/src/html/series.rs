@@ -1,6 +1,7 @@
 //! A ledger as a series of a page.
 
-use super::document::{Contributor, Exact, Peak, Phase, Role, Series};
+use super::document::{Contributor, Exact, Peak, Phase, Role, Series, States};
+use super::picture::Picture;
 use super::pyramid::levels;
 use super::states::{short, states};
 use crate::figures::unnumbered;
@@ -14,6 +15,8 @@ pub(super) struct Room {
     /// Buckets of the picture, and bytes for them.
     pub(super) buckets: u32,
     pub(super) picture: usize,
+    /// Whether there are finer windows around the peak.
+    pub(super) windows: bool,
     /// States that can be told apart.
     pub(super) states: usize,
     /// Bytes for the states, and a part of that for phases and contributors.
@@ -23,10 +26,14 @@ pub(super) struct Room {
 impl Room {
     /// For what the page is about.
     pub(super) const SUBJECT: Room =
-        Room { buckets: 1 << 14, picture: 1_500_000, states: 8192, bytes: 1_200_000 };
+        Room { buckets: 1 << 14, picture: 1_500_000, windows: true, states: 8192, bytes: 1_200_000 };
 
     /// For a picture that the next one follows at once, while a knob moves: as fine as a screen shows it.
-    pub(super) const IN_MOTION: Room = Room { buckets: 2048, picture: 120_000, states: 512, bytes: 60_000 };
+    pub(super) const IN_MOTION: Room =
+        Room { buckets: 1024, picture: 80_000, windows: false, states: 512, bytes: 60_000 };
+
+    /// For a small picture beside that.
+    pub(super) const BESIDE_IN_MOTION: Room = Room { buckets: 256, picture: 20_000, ..Room::IN_MOTION };
 
     /// For each of so many others.
     pub(super) fn shared(others: usize) -> Room {
@@ -35,6 +42,7 @@ impl Room {
         Room {
             buckets: u32::try_from(share(1 << 14, 128, 2048)).unwrap_or(128),
             picture: share(1_500_000, 20_000, 400_000),
+            windows: true,
             states: share(16_384, 64, 4096),
             bytes: share(900_000, 14_000, 450_000),
         }
@@ -54,36 +62,56 @@ pub(super) fn series<'a>(
     ops: impl Iterator<Item = Option<&'a str>>,
     room: Room,
 ) -> Series {
-    let peak = ledger.peak();
-    let ops = ops.chain(std::iter::repeat(None));
-    let all: Vec<Phase> = ledger.phases().zip(ops).map(|((slot, sums), op)| phase(slot, sums, op)).collect();
-    let at_peak = all.iter().find(|phase| phase.moment == peak.moment.0);
-    let (op, by_category) =
-        at_peak.map(|phase| (phase.op.clone(), phase.by_category.clone())).unwrap_or_default();
-    let count = all.len();
-    let phases = largest_phases(all, part(room));
     let contributors = contributors(ledger);
     let all = contributors.len();
     let contributors = that_fit(contributors.into_iter().take(room.states / 8), part(room));
     let shown: u64 = contributors.iter().map(|c| c.bytes.0).sum(); // part of a total that fits
+    let peak = ledger.peak().bytes.get();
+    Series {
+        states: states(ledger, room.states, room.bytes),
+        contributors_left_out: (all - contributors.len(), Exact(peak - shown)),
+        contributors,
+        ..drawn(name, role, &Picture::of(ledger), ops, room)
+    }
+}
+
+/// The picture of a series and its phases, without those who form it.
+pub(super) fn drawn<'a>(
+    name: &str,
+    role: Role,
+    picture: &Picture<'_>,
+    ops: impl Iterator<Item = Option<&'a str>>,
+    room: Room,
+) -> Series {
+    let ops = ops.chain(std::iter::repeat(None));
+    let all: Vec<Phase> =
+        picture.phases().zip(ops).map(|((slot, sums), op)| phase(slot, sums, op)).collect();
+    let moment = picture.peak_moment();
+    let (bytes, op, by_category) = all
+        .iter()
+        .find(|phase| phase.moment == moment.0)
+        .map(|phase| (phase.total, phase.op.clone(), phase.by_category.clone()))
+        .unwrap_or_default();
+    let count = all.len();
+    let phases = largest_phases(all, part(room));
     Series {
         name: short(name).into_owned(),
         role,
-        moments: u32::try_from(ledger.timeline().moments()).unwrap_or(u32::MAX),
+        moments: u32::try_from(picture.timeline.moments()).unwrap_or(u32::MAX),
         phases_left_out: count - phases.len(),
         phases,
         peak: Peak {
-            phase: short(&peak.slot.id()).into_owned(),
-            moment: peak.moment.0,
-            bytes: Exact(peak.bytes.get()),
+            phase: picture.peak().map(|(slot, _)| short(&slot.id()).into_owned()).unwrap_or_default(),
+            moment: moment.0,
+            bytes,
             by_category,
             op,
         },
         reserved: Vec::new(),
-        levels: levels(ledger, room.buckets, room.picture),
-        states: states(ledger, room.states, room.bytes),
-        contributors_left_out: (all - contributors.len(), Exact(peak.bytes.get() - shown)),
-        contributors,
+        levels: levels(picture, room),
+        states: States::default(),
+        contributors_left_out: (0, Exact(0)),
+        contributors: Vec::new(),
         saving: None,
         verdict: None,
         moved: Vec::new(),
