@@ -64,8 +64,9 @@ export function draw(canvas: HTMLCanvasElement, scene: Scene): void {
   const context = canvas.getContext("2d");
   const box = frame(canvas, scene.plain ?? false);
   if (!context || box.width < 8) return;
-  [canvas.width, canvas.height] = pixels(canvas);
-  context.scale(ratio(), ratio());
+  // to set a size, the same one too, is to make the canvas anew
+  if (!isFitting(canvas)) [canvas.width, canvas.height] = pixels(canvas);
+  context.setTransform(ratio(), 0, 0, ratio(), 0, 0);
   context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
   new Painter(context, scene, box).paint();
 }

@@ -22,6 +22,12 @@ export class Inspector {
     this.element.style.setProperty("--rows", String(rows));
   }
 
+  /** What it shows is of a picture before. */
+  wait(): void {
+    this.drawn = null;
+    this.element.setAttribute("aria-busy", "true");
+  }
+
   /** Shows a moment, and of the states one. */
   moment(moment: number, state: number | null): void {
     const { drawn, words } = this;

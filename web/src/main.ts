@@ -18,7 +18,7 @@ class View {
   private made: string[] | null = null;
   private readonly settings: Settings | null;
   private planner: Planner | null = null;
-  private readonly place = h("div");
+  private readonly place = h("div", { id: "report" });
 
   constructor(
     private readonly root: HTMLElement,
@@ -47,6 +47,7 @@ class View {
     if (this.server && this.settings) {
       this.planner = new Planner(this.server, this.settings, this.words, {
         show: (page, words) => this.show(page, words),
+        move: (page, words) => this.show(page, words, true),
         pin: () => this.page && this.report?.pin(),
       });
     }
@@ -55,11 +56,12 @@ class View {
     if (this.page) this.report.show(this.page, this.made);
   }
 
-  private show(page: Page, words: string[] | null): void {
+  private show(page: Page, words: string[] | null, moving = false): void {
     this.page = page;
     document.title = `${page.title} · peakledger`;
     this.made = words;
-    this.report?.show(page, words);
+    if (moving && words) this.report?.move(page, words);
+    else this.report?.show(page, words);
   }
 
   private header(): HTMLElement {

@@ -19,6 +19,7 @@ export class Multiples {
     private readonly words: Words,
     name: (series: Series) => string,
     choose: (index: number) => void,
+    chosen = 0,
   ) {
     const buttons = all.map((drawn, i) => {
       const { series } = drawn;
@@ -30,7 +31,7 @@ export class Multiples {
         {
           type: "button",
           class: "small",
-          "aria-pressed": i === 0 ? "true" : "false",
+          "aria-pressed": String(i === chosen),
           "aria-label": caption(drawn, name(series)),
           click: () => {
             for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));

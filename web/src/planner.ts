@@ -89,6 +89,8 @@ export function command(words: string[]): string {
 interface Events {
   /** A plan, or a file that was opened. */
   show(page: Page, words: string[] | null): void;
+  /** A plan while a knob moves: coarse, and at once followed by the next. */
+  move(page: Page, words: string[]): void;
   pin(): void;
 }
 
@@ -100,6 +102,8 @@ export class Planner {
   private running = false;
   private moving = false;
   private rest = 0;
+  /** Ends the wait for a full answer. */
+  private resting = new AbortController();
 
   constructor(
     private readonly server: Server,
@@ -180,6 +184,7 @@ export class Planner {
     this.asked++;
     this.moving = moving;
     clearTimeout(this.rest);
+    this.resting.abort(); // a full answer takes longer, and is no longer what is asked
     if (this.running) return;
     this.running = true;
     let answered = 0;
@@ -211,8 +216,13 @@ export class Planner {
 
   private answer(): Promise<void> {
     const words = wordsOf(this.set);
-    const ask = this.moving ? moving : plan;
-    return this.attempt(async () => this.events.show(await ask(words), words));
+    if (this.moving) return this.attempt(async () => this.events.move(await moving(words), words));
+    this.resting = new AbortController();
+    const { signal } = this.resting;
+    return this.attempt(async () => {
+      const page = await plan(words, signal);
+      if (!signal.aborted) this.events.show(page, words);
+    });
   }
 
   private async attempt(act: () => Promise<void>): Promise<void> {
@@ -220,6 +230,7 @@ export class Planner {
       await act();
       this.say("");
     } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") return;
       this.say(error instanceof Refused ? error.message : this.words.gone);
     }
   }

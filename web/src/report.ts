@@ -11,6 +11,8 @@ import type { Words } from "./words.ts";
 
 export class Report {
   repaint: () => void = () => {};
+  private inMotion: ((page: Page) => void) | null = null;
+  private later = 0;
   private shown!: Page;
   /** The words after `peakledger plan` that made it. */
   private made: string[] | null = null;
@@ -26,6 +28,16 @@ export class Report {
     this.shown = page;
     this.made = words;
     this.build();
+  }
+
+  /** Shows what a knob that moves makes of the same document: what is seen at once, and all of it when it is at rest. */
+  move(page: Page, words: string[]): void {
+    const names = (series: Series[]) => series.map((one) => one.name).join("\n");
+    const isNext = this.inMotion && names(page.series) === names(this.shown.series);
+    this.shown = page;
+    this.made = words;
+    if (isNext) this.inMotion?.(this.page);
+    else this.build();
   }
 
   /** Keeps what is shown, to be compared with what will be. */
@@ -52,8 +64,11 @@ export class Report {
   }
 
   private build(): void {
-    const { page, words } = this;
-    const drawn = page.series.map((series) => new Drawn(series));
+    const { words } = this;
+    let { page } = this;
+    let drawn = page.series.map((series) => new Drawn(series));
+    clearTimeout(this.later);
+    this.place.removeAttribute("aria-busy");
     const timeline = new Timeline(page, drawn, words);
     const find = (state: number) => {
       timeline.find(state);
@@ -68,30 +83,60 @@ export class Report {
       h("summary", {}, h("h2", {}, words.states)),
       found,
     );
-    let chosen = page.series[0]!;
+    let chosen = 0;
     // a table of thousands is made when it is looked at
-    const fill = () => states.open && found.replaceChildren(tables.states(chosen, words, find));
+    const fill = () => states.open && found.replaceChildren(tables.states(page.series[chosen]!, words, find));
     states.addEventListener("toggle", fill);
+    const phases = () => twin.replaceChildren(tables.phases(drawn[chosen]!, words));
     const choose = (index: number) => {
-      chosen = page.series[index]!;
+      chosen = index;
       timeline.select(index);
-      twin.replaceChildren(tables.phases(drawn[index]!, words));
+      phases();
       fill();
     };
     choose(0);
     const name = (series: Series) => this.name(series);
-    const multiples = page.series.length > 1 ? new Multiples(page, drawn, words, name, choose) : null;
+    let multiples: Multiples | null = null;
+    const others = h("div");
+    const beside = () => {
+      if (page.series.length < 2) return;
+      multiples = new Multiples(page, drawn, words, name, choose, chosen);
+      others.replaceChildren(this.beside(multiples, page, name));
+    };
+    beside();
     this.repaint = () => {
       timeline.paint();
       multiples?.paint();
+    };
+    let said = answer(page, words);
+    const seen = (element: HTMLElement) => {
+      const { top, bottom } = element.getBoundingClientRect();
+      return top < innerHeight && bottom > 0;
+    };
+    this.inMotion = (next) => {
+      page = next;
+      drawn = page.series.map((series) => new Drawn(series));
+      this.place.setAttribute("aria-busy", "true");
+      const before = said;
+      said = answer(page, words);
+      before.replaceWith(said);
+      timeline.move(page, drawn);
+      // the tables come after the picture, those that are looked at
+      clearTimeout(this.later);
+      requestAnimationFrame(() => {
+        this.later = window.setTimeout(() => {
+          if (seen(others)) beside();
+          if (seen(twin)) phases();
+        }, 0);
+      });
     };
     const section = (title: string, id: string, ...content: (Node | string)[]) =>
       h("section", { id }, h("h2", {}, title), ...content);
     this.place.replaceChildren(
       h("h1", {}, page.title, page.subtitle ? h("small", {}, page.subtitle) : ""),
-      answer(page, words),
+      said,
       h("section", { class: "plot" }, h("h2", {}, words.timeline), timeline.element),
-      multiples ? section(words.beside, "beside", this.beside(multiples, page, name)) : "",
+      multiples ? section(words.beside, "beside", others) : "",
       section(words.phases, "of-phases", twin),
       page.facts.length > 0 ? section(words.notes, "facts", this.facts()) : "",
       page.not_counted.length > 0

@@ -13,15 +13,15 @@ export interface Server {
 /** It said what is wrong, and how to mend it. */
 export class Refused extends Error {}
 
-async function ask(path: string, body: BodyInit): Promise<Response> {
-  const response = await fetch(path, { method: "POST", body });
+async function ask(path: string, body: BodyInit, signal?: AbortSignal): Promise<Response> {
+  const response = await fetch(path, { method: "POST", body, signal });
   if (!response.ok) throw new Refused(await response.text());
   return response;
 }
 
-/** Plans what the words after `peakledger plan` ask. */
-export async function plan(words: string[]): Promise<Page> {
-  return (await ask("plan", JSON.stringify({ words }))).json();
+/** Plans what the words after `peakledger plan` ask, unless the signal comes first. */
+export async function plan(words: string[], signal: AbortSignal): Promise<Page> {
+  return (await ask("plan", JSON.stringify({ words }), signal)).json();
 }
 
 /** The same, coarse and quick: for as long as a knob moves. */

@@ -20,6 +20,7 @@ export class Timeline {
   private readonly note: HTMLElement;
   private readonly inspector: Inspector;
   private readonly help: HTMLDialogElement;
+  private index = 0;
   private shown: Drawn;
   private axis: Axis;
   private view: [number, number] = [0, 1];
@@ -29,8 +30,8 @@ export class Timeline {
   private frame = 0;
 
   constructor(
-    private readonly page: Page,
-    private readonly all: Drawn[],
+    private page: Page,
+    private all: Drawn[],
     private readonly words: Words,
   ) {
     this.shown = all[0]!;
@@ -100,8 +101,8 @@ export class Timeline {
 
   /** Shows another series, at its peak. */
   select(index: number): void {
-    this.shown = this.all[index] ?? this.all[0]!;
-    this.axis = Axis.under(this.shown.series, this.all[0]!.series);
+    this.index = index;
+    this.take();
     this.inspector.of(this.shown);
     this.note.textContent = [
       this.words.paler,
@@ -114,6 +115,22 @@ export class Timeline {
     this.stay = null;
     this.look(null);
     this.inspector.moment(this.shown.series.peak.moment, null);
+  }
+
+  /** The next picture of the same series, while a knob moves. What is there at a moment is told when it is at rest. */
+  move(page: Page, all: Drawn[]): void {
+    [this.page, this.all] = [page, all];
+    this.take();
+    this.pinned = false;
+    [this.cursor, this.stay] = [null, null];
+    this.tip.hidden = true;
+    this.inspector.wait();
+    this.redraw();
+  }
+
+  private take(): void {
+    this.shown = this.all[this.index] ?? this.all[0]!;
+    this.axis = Axis.under(this.shown.series, this.all[0]!.series);
   }
 
   /** Shows where one state is. */

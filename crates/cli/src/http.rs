@@ -1,11 +1,11 @@
-//! As much of HTTP/1.1 as a page on this machine needs: one request a connection, read beside the others, answered in the order
-//! in which they are complete. Nothing is allocated by what a header claims: who is not let in is answered before a body is
+//! As much of HTTP/1.1 as a page on this machine needs: one request a connection, read beside the others, handed out in the
+//! order in which they are complete. Nothing is allocated by what a header claims: who is not let in is answered before a body is
 //! read, and a body has a limit.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ pub(crate) enum Admission {
 
 /// Where requests come in.
 pub(crate) struct Listener {
-    requests: mpsc::Receiver<Request>,
+    requests: Mutex<mpsc::Receiver<Request>>,
     pub(crate) address: SocketAddr,
 }
 
@@ -87,12 +87,12 @@ impl Listener {
                 });
             }
         });
-        Ok(Listener { requests, address })
+        Ok(Listener { requests: Mutex::new(requests), address })
     }
 
-    /// The next request; nothing when no more can come.
+    /// The next request, for one of those who answer; nothing when no more can come.
     pub(crate) fn next(&self) -> Option<Request> {
-        self.requests.recv().ok()
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 }
 

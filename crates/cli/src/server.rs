@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::num::NonZero;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// The largest file that the page may hand over; a larger one is drawn by the command line.
 const LARGEST_FILE: u64 = 1 << 30;
@@ -40,7 +42,7 @@ pub(crate) struct Server {
     token: Arc<str>,
     shown: Option<Shown>,
     /// Configs that were dropped on the page, by name.
-    configs: BTreeMap<String, Vec<u8>>,
+    configs: Mutex<BTreeMap<String, Vec<u8>>>,
 }
 
 /// An answer: its type and its bytes.
@@ -61,7 +63,7 @@ impl Server {
                 let problem = Problem::in_option("--port", format!("cannot listen at {address}: {error}"));
                 problem.mend("leave `--port` out: a free one is taken")
             })?;
-        Ok(Server { http, token, shown, configs: BTreeMap::new() })
+        Ok(Server { http, token, shown, configs: Mutex::default() })
     }
 
     /// Where a browser finds the page.
@@ -69,15 +71,20 @@ impl Server {
         format!("http://{}/{}/", self.http.address, self.token)
     }
 
-    /// Answers until the process ends.
-    pub(crate) fn run(&mut self) {
-        while let Some(request) = self.http.next() {
-            let response = self.respond(&request);
-            request.answer(&response);
-        }
+    /// Answers until the process ends: two at a time and more where there are cores, so that a knob does not wait for an answer
+    /// that its move made obsolete.
+    pub(crate) fn run(&self) {
+        let answer = || {
+            while let Some(request) = self.http.next() {
+                let response = self.respond(&request);
+                request.answer(&response);
+            }
+        };
+        let answering = thread::available_parallelism().map_or(1, NonZero::get).max(2);
+        thread::scope(|scope| (0..answering).for_each(|_| drop(scope.spawn(answer))));
     }
 
-    fn respond(&mut self, request: &Request) -> Response {
+    fn respond(&self, request: &Request) -> Response {
         let (asked, query) = asked(&request.head, &self.token).unwrap_or_default();
         let answer = match (request.head.method.as_str(), asked) {
             ("GET", "") => self.page(),
@@ -121,6 +128,10 @@ impl Server {
         Ok(("text/html; charset=utf-8", out))
     }
 
+    fn configs(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
+        self.configs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Plans what the words of a command line ask.
     fn planned(&self, question: &[u8]) -> Result<Planned, Problem> {
         let asked = Source::from_bytes("the page's question", question.to_vec())?;
@@ -133,9 +144,10 @@ impl Server {
         }
         let question = Question::of(&args)?;
         let name = question.asked.model.name();
-        let model = match self.configs.get(name) {
+        let dropped = self.configs().get(name).cloned();
+        let model = match dropped {
             Some(config) => {
-                let config = Source::from_bytes(name, config.clone())?;
+                let config = Source::from_bytes(name, config)?;
                 ModelFile { name: name.to_owned(), config, path: None }
             }
             None if name == "-" => {
@@ -149,11 +161,11 @@ impl Server {
     }
 
     /// Draws a file that was dropped on the page, or keeps it if it is a config.
-    fn open(&mut self, bytes: &[u8], query: &str) -> Result<Body, Problem> {
+    fn open(&self, bytes: &[u8], query: &str) -> Result<Body, Problem> {
         let name = decoded(query.strip_prefix("name=").unwrap_or_default());
         let name = if name.is_empty() { "the file".to_owned() } else { name };
         if Kind::of(&Binary::from_bytes(&*name, bytes)?) == Kind::Config {
-            self.configs.insert(name.clone(), bytes.to_vec());
+            self.configs().insert(name.clone(), bytes.to_vec());
             let out = serde_json::to_vec(&BTreeMap::from([("model", name)]));
             return Ok((JSON, out.map_err(|error| fault(&error.into()))?));
         }

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let shown = args.what.as_deref().map(shown).transpose()?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port.unwrap_or(0)));
-    let mut server = Server::listen(address, shown)?;
+    let server = Server::listen(address, shown)?;
     let url = server.url();
     // the address is the answer; who closed standard output does not want it
     let _closed = writeln!(io::stdout(), "{url}");
