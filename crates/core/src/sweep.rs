@@ -1,6 +1,7 @@
 //! Sums over the timeline by a difference array: residencies + moments, never residencies × moments.
 
-use crate::{Bytes, Category, Device, Moment, State, Timeline};
+use crate::{Bytes, Category, Device, Moment, Slot, State, Timeline};
+use std::ops::Range;
 
 /// One residency of a state, with what the sums need of the state.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +94,36 @@ impl Totals {
         Ok(sum)
     }
 
+    /// These totals with both columns of `more` added, moment by moment.
+    ///
+    /// # Errors
+    /// The first moment at which the GPU's total does not fit into 64 bits, or else the cpu's.
+    pub fn joined(&self, more: &Totals) -> Result<Totals, Overflow> {
+        let mut sum = self.plus(more)?;
+        if sum.cpu.is_empty() {
+            sum.cpu.resize(more.cpu.len(), 0);
+        }
+        for (moment, (total, more)) in (0u32..).zip(sum.cpu.iter_mut().zip(&more.cpu)) {
+            *total = total.checked_add(*more).ok_or(Overflow(Moment(moment)))?;
+        }
+        Ok(sum)
+    }
+
+    /// These totals without some moments, which are in order.
+    pub fn without(&self, gone: &[Range<u32>]) -> Totals {
+        let left = |column: &Vec<u64>| {
+            let mut left = Vec::with_capacity(column.len());
+            let mut from = 0;
+            for Range { start, end } in gone {
+                left.extend_from_slice(column.get(from..*start as usize).unwrap_or_default());
+                from = from.max(*end as usize);
+            }
+            left.extend_from_slice(column.get(from..).unwrap_or_default());
+            left
+        };
+        Totals { gpu: left(&self.gpu), cpu: left(&self.cpu) }
+    }
+
     /// What sits on the device at that moment.
     pub fn at(&self, device: Device, moment: Moment) -> Bytes {
         let column = match device {
@@ -151,6 +182,14 @@ impl ByCategory {
         Bytes::new(self.0.get(category as usize).copied().unwrap_or(0))
     }
 
+    /// These bytes and those, which are parts of a total that fits into 64 bits.
+    pub fn plus(mut self, more: &ByCategory) -> ByCategory {
+        for (sum, more) in self.0.iter_mut().zip(more.0) {
+            *sum = sum.saturating_add(more);
+        }
+        self
+    }
+
     /// Those that are not zero.
     pub fn iter(&self) -> impl Iterator<Item = (Category, Bytes)> + '_ {
         Category::ALL.into_iter().map(|c| (c, self.get(c))).filter(|(_, bytes)| *bytes != Bytes::ZERO)
@@ -179,26 +218,28 @@ pub fn phase_totals(
     totals: &Totals,
     stays: impl Iterator<Item = Stay>,
 ) -> Vec<PhaseTotal> {
-    let mut phases: Vec<PhaseTotal> = timeline
-        .slots()
-        .iter()
-        .map(|slot| {
-            let (moment, total) = totals.peak_between(slot.first, slot.last);
-            let cpu = totals.cpu.get(slot.first.index()..=slot.last.index()).unwrap_or(&[]);
-            PhaseTotal {
-                total,
-                moment,
-                end: totals.at(Device::Gpu, slot.last),
-                cpu: Bytes::new(cpu.iter().copied().max().unwrap_or(0)),
-                by_category: ByCategory::default(),
-            }
-        })
-        .collect();
+    let mut phases = phase_peaks(timeline, totals);
     let peaks: Vec<Moment> = phases.iter().map(|phase| phase.moment).collect();
     for (phase, by_category) in phases.iter_mut().zip(by_category_at(totals.gpu.len(), &peaks, stays)) {
         phase.by_category = by_category;
     }
     phases
+}
+
+/// The same with no bytes by category, which alone need the stays.
+pub fn phase_peaks(timeline: &Timeline, totals: &Totals) -> Vec<PhaseTotal> {
+    let phase = |slot: &Slot| {
+        let (moment, total) = totals.peak_between(slot.first, slot.last);
+        let cpu = totals.cpu.get(slot.first.index()..=slot.last.index()).unwrap_or(&[]);
+        PhaseTotal {
+            total,
+            moment,
+            end: totals.at(Device::Gpu, slot.last),
+            cpu: Bytes::new(cpu.iter().copied().max().unwrap_or(0)),
+            by_category: ByCategory::default(),
+        }
+    };
+    timeline.slots().iter().map(phase).collect()
 }
 
 /// What each category holds on the GPU at some moments, in order, of a timeline of that length. Of these a stay covers a

@@ -1,9 +1,8 @@
 //! A planned step as a ledger: every storage a state with a name, so that `show` and `compare` work on plans. What is
 //! offloaded is one state on the device, on the host, and on the device again.
 
-use crate::plan::{Level, Plan, Stays, Step};
+use crate::plan::{Level, Plan, Step};
 use crate::torch::tape::{CopiedFor, ModuleId, Role, StorageId, Stored, Tape};
-use peakledger_core::sweep::Stay;
 use peakledger_core::{Bytes, Ledger, LedgerError, Residencies, Residency, State};
 use std::collections::BTreeMap;
 
@@ -25,12 +24,6 @@ impl Plan {
             let (start, end) = step.interval(&self.tape, stored, Level::Op)?;
             Some(Residency { device: stored.device, start, end })
         })
-    }
-
-    /// What a step holds at op level, as [`op_ledger`](Plan::op_ledger) has it, but nothing has a name: enough for sums and
-    /// pictures, and made in a fraction of the time.
-    pub fn stays(&self, step: Step) -> Vec<Stay> {
-        Stays::of(&self.tape, step).op
     }
 
     fn ledger_of(

@@ -185,7 +185,7 @@ fn run_so(
     let is_trained = |parameter: &Parameter| parameter.leaf.is_some();
     let trained: Vec<Parameter> = built.iter().filter(|parameter| is_trained(parameter)).cloned().collect();
     let trainable = count(&trained);
-    let stepped = match shared_out(&torch, options, built.clone())? {
+    let stepped = match shared_out(&torch, options, &built)? {
         Some((hooks, stepped)) => {
             *torch.module_hooks.borrow_mut() = Some(hooks);
             stepped.into_iter().filter(is_trained).collect()

@@ -155,9 +155,12 @@ impl<'a> Update<'a> {
         scaler: Option<&GradScaler>,
         optimizers: &mut Vec<Optimizer>,
     ) {
-        let shared_out = |parameters: &[Parameter]| shared_out(self.options.optimizer, parameters);
+        let shared_out = |parameters: Vec<Parameter>| shared_out(self.options.optimizer, parameters);
         let unscale = |scaler: &GradScaler| -> Vec<Tensor> {
-            shared_out(&self.trained).iter().map(|(_, parameters)| scaler.unscale(parameters)).collect()
+            shared_out(self.trained.clone())
+                .iter()
+                .map(|(_, parameters)| scaler.unscale(parameters))
+                .collect()
         };
         let _found_inf = scaler.map(unscale);
         let with_masters = self.options.master_weights.is_some();
@@ -166,11 +169,11 @@ impl<'a> Update<'a> {
         }
         for (device, parameters) in self.by_device(alone) {
             self.torch.on(device, || {
-                let groups = by_mesh(&parameters);
+                let groups = by_mesh(parameters);
                 if self.options.clip_grad_norm && !self.options.is_deepspeed() {
                     clip_grad_norm(&groups);
                 }
-                for (kind, parameters) in groups.iter().flat_map(|group| shared_out(group)) {
+                for (kind, parameters) in groups.into_iter().flat_map(shared_out) {
                     let mut optimizer = self.optimizer(device, kind);
                     self.torch.once(|| optimizer.make_state(&parameters));
                     optimizer.step(&parameters);

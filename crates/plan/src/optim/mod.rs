@@ -66,14 +66,14 @@ impl Optimizer {
 
 /// The parameters in groups that lists of tensors can take: plain ones, and DTensors of one mesh
 /// (`Trainer.create_optimizer`, transformers).
-pub(crate) fn by_mesh(parameters: &[Parameter]) -> Vec<Vec<Parameter>> {
+pub(crate) fn by_mesh(parameters: Vec<Parameter>) -> Vec<Vec<Parameter>> {
     let mut groups: Vec<Vec<Parameter>> = Vec::new();
     for parameter in parameters {
         let is_alike =
             |group: &&mut Vec<Parameter>| group.first().is_some_and(|first| first.spread == parameter.spread);
         match groups.iter_mut().find(is_alike) {
-            Some(group) => group.push(parameter.clone()),
-            None => groups.push(vec![parameter.clone()]),
+            Some(group) => group.push(parameter),
+            None => groups.push(vec![parameter]),
         }
     }
     groups
@@ -110,12 +110,12 @@ fn is_whole(parameter: &Parameter, grad: &Tensor) -> bool {
 /// The optimizers that step these parameters, in order: one, but for Muon, which leaves to AdamW what it does not take.
 pub(crate) fn shared_out(
     kind: OptimizerKind,
-    parameters: &[Parameter],
+    parameters: Vec<Parameter>,
 ) -> Vec<(OptimizerKind, Vec<Parameter>)> {
     if kind != OptimizerKind::Muon {
-        return vec![(kind, parameters.to_vec())];
+        return vec![(kind, parameters)];
     }
-    let (matrices, others): (Vec<_>, Vec<_>) = parameters.iter().cloned().partition(muon::takes);
+    let (matrices, others): (Vec<_>, Vec<_>) = parameters.into_iter().partition(muon::takes);
     let both = [(OptimizerKind::Muon, matrices), (OptimizerKind::AdamW, others)];
     both.into_iter().filter(|(_, parameters)| !parameters.is_empty()).collect()
 }

@@ -144,7 +144,11 @@ impl Pair<'_> {
     fn modules(&self) -> bool {
         let [a, b] = self.slices(&self.tape.modules, |loaded| loaded.modules.clone());
         let parent = |which, parent: Option<ModuleId>| parent.map(|parent| self.place(which, parent));
-        let same = |a: &ModuleName, b: &ModuleName, first| first || a == b; // the first has the layer's number
+        let is_same = |a: &ModuleName, b: &ModuleName| match (a, b) {
+            (ModuleName::Word(a), ModuleName::Word(b)) => is_same(a, b),
+            _ => a == b,
+        };
+        let same = |a: &ModuleName, b: &ModuleName, first| first || is_same(a, b); // the first has the layer's number
         a.len() == b.len()
             && a.iter().zip(b).enumerate().all(|(at, (a, b))| {
                 same(&a.name, &b.name, at == 0) && parent(0, a.parent) == parent(1, b.parent)
@@ -157,25 +161,36 @@ impl Pair<'_> {
         let as_trained = |parameter: &Option<&Parameter>| {
             parameter.map(|p| (p.tensor.dtype(), p.leaf.as_ref().map(|leaf| leaf.is_buffered)))
         };
-        let sizes = |parameter: &Option<&Parameter>| parameter.map(|p| p.tensor.layout().clone());
+        let are_same_size = |x: &Option<&Parameter>, y: &Option<&Parameter>| {
+            x.map(|p| p.tensor.layout()) == y.map(|p| p.tensor.layout())
+        };
         a.len() == b.len()
             && a.iter()
                 .zip(b)
-                .all(|(a, b)| a.name == b.name && self.place(0, a.module) == self.place(1, b.module))
-            && x.iter().zip(y).all(|(x, y)| as_trained(x) == as_trained(y) && sizes(x) == sizes(y))
+                .all(|(a, b)| is_same(a.name, b.name) && self.place(0, a.module) == self.place(1, b.module))
+            && x.iter().zip(y).all(|(x, y)| as_trained(x) == as_trained(y) && are_same_size(x, y))
     }
 
     fn storages(&self) -> bool {
         let [a, b] = self.slices(&self.tape.stored, |loaded| loaded.stored.clone());
         let what = |which: usize, stored: &Stored| {
             let first = self.of.get(which).map_or(0, |loaded| loaded.parameters.start);
-            let role = match stored.role {
-                Role::Of { parameter, state } => Some(((parameter as usize).checked_sub(first), state)),
-                _ => None,
+            let (role, state) = match stored.role {
+                Role::Of { parameter, state } => (Some((parameter as usize).checked_sub(first)), state),
+                _ => (None, ""),
             };
             let Stored { bytes, device, category, detail, dtype, .. } = *stored;
-            (self.place(which, stored.module), role, (bytes, device, category, detail, dtype))
+            ((self.place(which, stored.module), role, (bytes, device, category, detail, dtype)), state)
         };
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| what(0, a) == what(1, b))
+        a.len() == b.len()
+            && a.iter().zip(b).all(|(a, b)| {
+                let ((a, a_state), (b, b_state)) = (what(0, a), what(1, b));
+                a == b && is_same(a_state, b_state)
+            })
     }
+}
+
+/// Whether two words of the program are the same: mostly they are one and the same text, which need not be read.
+fn is_same(a: &'static str, b: &'static str) -> bool {
+    std::ptr::eq(a, b) || a == b
 }

@@ -40,26 +40,26 @@ type SharedOut = (Rc<dyn ModuleHooks>, Vec<Parameter>);
 pub(crate) fn shared_out(
     torch: &Rc<Torch>,
     options: &Options,
-    parameters: Vec<Parameter>,
+    parameters: &[Parameter],
 ) -> Result<Option<SharedOut>, Problem> {
     let mesh = options.mesh()?;
     let shared: SharedOut = match options.parallel.sharding {
         _ if options.stack != Stack::Transformers => return Ok(None),
         Sharding::Replicated if mesh.dp * mesh.cp == 1 => return Ok(None),
         Sharding::Replicated => {
-            let ddp = Ddp::new(torch, &options.parallel.data, mesh.dp * mesh.cp, &parameters);
-            (ddp, parameters.into_iter().map(Parameter::plain).collect())
+            let ddp = Ddp::new(torch, &options.parallel.data, mesh.dp * mesh.cp, parameters);
+            (ddp, parameters.iter().cloned().map(Parameter::plain).collect())
         }
         Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => {
-            let (fsdp, shards) = Fsdp::new(torch, options, &mesh, parameters)?;
+            let (fsdp, shards) = Fsdp::new(torch, options, &mesh, parameters.to_vec())?;
             (fsdp, shards)
         }
         Sharding::Zero1 | Sharding::Zero2 => {
-            let (zero, parts) = Zero::new(torch, options, &mesh, &parameters);
+            let (zero, parts) = Zero::new(torch, options, &mesh, parameters);
             (zero, parts)
         }
         Sharding::Zero3 => {
-            let (zero, parts) = Zero3::new(torch, options, &mesh, parameters);
+            let (zero, parts) = Zero3::new(torch, options, &mesh, parameters.to_vec());
             (zero, parts)
         }
     };
