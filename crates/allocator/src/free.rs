@@ -28,6 +28,13 @@ impl Free {
     fn key(&self) -> (Stream, u128) {
         (self.stream, u128::from(self.size) << 64 | u128::from(self.address))
     }
+
+    /// Whether it comes before another one. Every request asks so a dozen times, and what comes of it cannot be foretold, so
+    /// there is no branch in it.
+    fn is_before(&self, other: &Free) -> bool {
+        let ((a, a_key), (b, b_key)) = (self.key(), other.key());
+        (a.0 < b.0) | ((a.0 == b.0) & (a_key < b_key))
+    }
 }
 
 // no two blocks have the same address, so the id decides nothing
@@ -55,7 +62,8 @@ impl PartialOrd for Free {
 #[derive(Debug, Default)]
 pub(crate) struct FreeBlocks {
     runs: Vec<Vec<Free>>,
-    /// The place that was looked for last: what is found is mostly taken out next.
+    /// The place that was looked for last: what is found is mostly taken out next, and what is left of it, or what it became
+    /// a part of, mostly put back there.
     looked_for: Cell<(usize, usize)>,
 }
 
@@ -65,12 +73,13 @@ const LONGEST: usize = 64;
 impl FreeBlocks {
     pub(crate) fn insert(&mut self, id: BlockId, block: &Block) {
         let free = Free::of(id, block);
-        let at = self.run_of(&free);
+        let (at, place) = self.looked_for.get();
+        let (at, place) = if self.belongs_at(&free, at, place) { (at, place) } else { self.place(&free) };
         let Some(run) = self.runs.get_mut(at) else {
             self.runs.push(vec![free]);
             return;
         };
-        run.insert(run.partition_point(|other| *other < free), free);
+        run.insert(place, free);
         if run.len() > LONGEST {
             let upper = run.split_off(LONGEST / 2);
             self.runs.insert(at + 1, upper);
@@ -90,6 +99,17 @@ impl FreeBlocks {
         if run.is_empty() {
             self.runs.remove(at);
         }
+    }
+
+    /// Whether a block that is put in at a place lies between its neighbours there.
+    fn belongs_at(&self, free: &Free, at: usize, place: usize) -> bool {
+        let Some(run) = self.runs.get(at).filter(|run| place <= run.len()) else { return false };
+        let before = match place.checked_sub(1) {
+            Some(before) => run.get(before),
+            None => at.checked_sub(1).and_then(|at| self.runs.get(at)).and_then(|run| run.last()),
+        };
+        let after = run.get(place).or_else(|| self.runs.get(at + 1).and_then(|run| run.first()));
+        before.is_none_or(|before| before.is_before(free)) && after.is_none_or(|after| free.is_before(after))
     }
 
     /// All of them, in order.
@@ -113,13 +133,13 @@ impl FreeBlocks {
 
     /// The run that a block is in, or would be.
     fn run_of(&self, free: &Free) -> usize {
-        let after = self.runs.partition_point(|run| run.first().is_some_and(|first| first <= free));
+        let after = self.runs.partition_point(|run| run.first().is_some_and(|first| !free.is_before(first)));
         after.saturating_sub(1)
     }
 
     fn place(&self, free: &Free) -> (usize, usize) {
         let at = self.run_of(free);
-        let place = self.runs.get(at).map_or(0, |run| run.partition_point(|other| other < free));
+        let place = self.runs.get(at).map_or(0, |run| run.partition_point(|other| other.is_before(free)));
         self.looked_for.set((at, place));
         (at, place)
     }

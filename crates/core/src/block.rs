@@ -63,8 +63,7 @@ impl Rounding {
             return Some(BLOCK);
         }
         let bucket = bytes.ilog2().saturating_sub(20).min(15);
-        let divisions =
-            self.divisions.iter().zip(0..).find(|(_, at)| *at == bucket).map_or(0, |(d, _)| u64::from(*d));
+        let divisions = self.divisions.get(bucket as usize).map_or(0, |divisions| u64::from(*divisions));
         if divisions > 1 && bytes > BLOCK.saturating_mul(divisions) {
             return part_of_power(bytes, divisions);
         }

@@ -84,8 +84,7 @@ pub(super) fn drawn<'a>(
     room: Room,
 ) -> Series {
     let ops = ops.chain(std::iter::repeat(None));
-    let all: Vec<Phase> =
-        picture.phases().zip(ops).map(|((slot, sums), op)| phase(slot, sums, op)).collect();
+    let all: Vec<Phase> = picture.phases().zip(ops).map(|((slot, sums), op)| phase(slot, sums, op)).collect();
     let moment = picture.peak_moment();
     let (bytes, op, by_category) = all
         .iter()

@@ -1,10 +1,10 @@
 //! What the caching allocator makes of a plan: its load, its first and its steady step, one after the other.
 
-use super::script::{Ask, Outcome, Script};
+use super::script::{Ask, Outcome, run};
 use peakledger_allocator::{Card as Device, OutOfMemory, Request, Settings, Totals};
 use peakledger_core::{Bytes, Moment};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Plan, PlannedPhase, Step, Verdict};
+use peakledger_plan::{Plan, PlannedPhase, Step, Traffic, Verdict};
 
 /// What the allocator reserves for a plan.
 #[derive(Clone, Debug)]
@@ -45,33 +45,33 @@ impl Reservation {
     ) -> Option<Reservation> {
         let steps: &[Step] =
             if step == Some(Step::First) { &[Step::First] } else { &[Step::First, Step::Steady] };
-        let (script, places) = Script::of_plan(plan, steps);
-        let (outcome, _) = script.run(settings, limited(plan, card))?;
-        let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, &places, None)) };
-        let (step, phase, _) = *places.get(at as usize)?;
+        let asked = Asked::of(plan, steps);
+        let outcome = run(asked.asks(), settings, limited(plan, card));
+        let Some((at, oom)) = outcome.oom else { return Some(Reservation::from(&outcome, &asked, None)) };
+        let (step, phase, _) = asked.place(at)?;
         let unlimited = Settings { memory_fraction: 1.0, ..settings };
-        let (outcome, _) = script.run(unlimited, Device::unlimited())?;
-        let reservation = Reservation::from(&outcome, &places, Some(PlannedOom { step, phase, oom }));
+        let outcome = run(asked.asks(), unlimited, Device::unlimited());
+        let reservation = Reservation::from(&outcome, &asked, Some(PlannedOom { step, phase, oom }));
         Some(Reservation { settings, ..reservation })
     }
 
     /// Whether the load and both steps of a plan fit a card; what a step that does not fit would take is not looked at.
     pub fn fits(plan: &Plan, settings: Settings, card: &Card) -> Option<Verdict> {
-        let (script, places) = Script::of_plan(plan, &[Step::First, Step::Steady]);
-        let (outcome, _) = script.run(settings, limited(plan, Some(card)))?;
+        let asked = Asked::of(plan, &[Step::First, Step::Steady]);
+        let outcome = run(asked.asks(), settings, limited(plan, Some(card)));
         let oom = match outcome.oom {
             None => None,
             Some((at, oom)) => {
-                let (step, phase, _) = *places.get(at as usize)?;
+                let (step, phase, _) = asked.place(at)?;
                 Some(PlannedOom { step, phase, oom })
             }
         };
-        Some(Reservation::from(&outcome, &places, oom).verdict(plan, card))
+        Some(Reservation::from(&outcome, &asked, oom).verdict(plan, card))
     }
 
-    fn from(outcome: &Outcome, places: &[Place], oom: Option<PlannedOom>) -> Reservation {
+    fn from(outcome: &Outcome, asked: &Asked, oom: Option<PlannedOom>) -> Reservation {
         let over_time = outcome.reserved.iter().filter_map(|point| {
-            let (step, _, moment) = *places.get(point.at? as usize)?;
+            let (step, _, moment) = asked.place(point.at?)?;
             Some((step, moment, point.totals.reserved))
         });
         Reservation {
@@ -134,35 +134,43 @@ impl PlannedOom {
     }
 }
 
-impl Script {
-    /// What a plan asks in these steps, each ask with its number, and the place of each.
-    fn of_plan(plan: &Plan, steps: &[Step]) -> (Script, Vec<Place>) {
-        let (mut script, mut places) = (Script::default(), Vec::new());
-        let mut numbers: Vec<Option<u32>> = Vec::new();
-        let mut next = 0;
-        for step in steps {
-            let all = plan.traffic(*step);
-            script.asks.reserve(all.len());
-            places.reserve(all.len());
-            for traffic in all {
-                let at = u32::try_from(places.len()).unwrap_or(u32::MAX);
-                places.push((*step, traffic.phase, traffic.moment));
-                let storage = traffic.storage as usize;
-                if numbers.len() <= storage {
-                    numbers.resize(storage + 1, None);
-                }
-                let Some(number) = numbers.get_mut(storage) else { continue };
-                match traffic.allocates {
-                    Some(bytes) => {
-                        script.asks.push((at, Ask::Alloc(Request::of(bytes))));
-                        *number = Some(next);
-                        next += 1;
-                    }
-                    None => script.asks.extend(number.take().map(|number| (at, Ask::FreeCompleted(number)))),
-                }
+/// What a plan asks, step by step.
+struct Asked {
+    steps: Vec<(Step, Vec<Traffic>)>,
+}
+
+impl Asked {
+    fn of(plan: &Plan, steps: &[Step]) -> Asked {
+        Asked { steps: steps.iter().map(|step| (*step, plan.traffic(*step))).collect() }
+    }
+
+    /// Each ask with its number.
+    fn asks(&self) -> impl Iterator<Item = (u32, Ask)> {
+        let traffic = self.steps.iter().flat_map(|(_, traffic)| traffic);
+        let (mut blocks, mut next): (Vec<Option<u32>>, _) = (Vec::new(), 0);
+        (0u32..).zip(traffic).filter_map(move |(at, Traffic { storage, allocates, .. })| {
+            let storage = *storage as usize;
+            if blocks.len() <= storage {
+                blocks.resize(storage + 1, None);
             }
+            let block = blocks.get_mut(storage)?;
+            let Some(bytes) = allocates else { return Some((at, Ask::FreeCompleted(block.take()?))) };
+            *block = Some(next);
+            next += 1;
+            Some((at, Ask::Alloc(Request::of(*bytes))))
+        })
+    }
+
+    /// Where that number is asked.
+    fn place(&self, at: u32) -> Option<Place> {
+        let mut at = at as usize;
+        for (step, traffic) in &self.steps {
+            if let Some(Traffic { phase, moment, .. }) = traffic.get(at) {
+                return Some((*step, *phase, *moment));
+            }
+            at -= traffic.len();
         }
-        (script, places)
+        None
     }
 }
 

@@ -81,21 +81,29 @@ impl Script {
             while spans.next_if(|start| *start <= at).is_some() {
                 run.open_span();
             }
-            match run.ask(*ask) {
-                Ok(None) => {}
-                Ok(Some(block)) => {
-                    let is = run.allocator.placed(block).map(|placed| placed.address);
-                    run.outcome.in_place += u64::from(is.as_ref() == placed.next());
-                }
-                Err(oom) => {
-                    run.outcome.oom = Some((*at, oom));
-                    break;
-                }
+            let Some(block) = run.step(*at, *ask) else { break };
+            if let Some((block, address)) = block.and_then(|block| Some((block, placed.next()?))) {
+                let is = run.allocator.placed(block).map(|placed| placed.address);
+                run.outcome.in_place += u64::from(is == Some(*address));
             }
-            run.see(*at);
         }
         Some(run.end())
     }
+}
+
+/// Runs what is asked of an allocator that holds nothing, without a script of it.
+pub(crate) fn run<D: Board>(
+    asks: impl Iterator<Item = (u32, Ask)>,
+    settings: Settings,
+    device: D,
+) -> Outcome {
+    let mut run = Run::new(settings, Allocator::new(settings, device), Vec::new());
+    for (at, ask) in asks {
+        if run.step(at, ask).is_none() {
+            break;
+        }
+    }
+    run.end().0
 }
 
 struct Run<D> {
@@ -121,6 +129,20 @@ impl<D: Board> Run<D> {
         let mut run = Run { allocator, blocks, outcome };
         run.open_span();
         run
+    }
+
+    /// Asks, and sees what is held then: the block that came of it, if one did; nothing where memory ran out.
+    fn step(&mut self, at: u32, ask: Ask) -> Option<Option<Allocation>> {
+        match self.ask(ask) {
+            Ok(block) => {
+                self.see(at);
+                Some(block)
+            }
+            Err(oom) => {
+                self.outcome.oom = Some((at, oom));
+                None
+            }
+        }
     }
 
     /// The block that came of it, if one did.
