@@ -45,7 +45,13 @@ pub(crate) enum Part {
 impl Trail {
     /// The trail of a run without these layers, each so many of which are like as many before them.
     pub(crate) fn without(left_out: Range<usize>, unit: usize) -> Trail {
-        Trail { left_out, unit, is_lost: false, entries: Vec::with_capacity(64), nodes: Vec::with_capacity(64) }
+        Trail {
+            left_out,
+            unit,
+            is_lost: false,
+            entries: Vec::with_capacity(64),
+            nodes: Vec::with_capacity(64),
+        }
     }
 
     fn part(&self) -> Part {
