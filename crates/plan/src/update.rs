@@ -171,7 +171,7 @@ impl<'a> Update<'a> {
             self.torch.on(device, || {
                 let groups = by_mesh(parameters);
                 if self.options.clip_grad_norm && !self.options.is_deepspeed() {
-                    clip_grad_norm(&groups);
+                    clip_grad_norm(&groups, |spread| self.options.shards(spread));
                 }
                 for (kind, parameters) in groups.into_iter().flat_map(shared_out) {
                     let mut optimizer = self.optimizer(device, kind);

@@ -8,13 +8,20 @@ use crate::torch::{Dtype, Layout, Tensor, Torch};
 use std::rc::Rc;
 
 /// Clips groups of parameters as lists of tensors can take them. Of several the norms are joined, each group's own
-/// (`Trainer._mixed_mesh_grad_norm`, transformers).
-pub(crate) fn clip_grad_norm(groups: &[Vec<Parameter>]) {
-    match groups {
-        [] => {}
-        [together] if together.iter().all(|p| p.spread == Spread::None) => clip_together(together),
-        groups => clip_by_mesh(groups),
+/// (`Trainer._mixed_mesh_grad_norm`, transformers). `shards` are the ranks that a spread parameter's part is shared out over.
+pub(crate) fn clip_grad_norm(groups: &[Vec<Parameter>], shards: impl Fn(Spread) -> u32) {
+    let dimensions: Vec<usize> = groups.iter().map(|group| dimensions(group, &shards)).collect();
+    match (groups, &*dimensions) {
+        ([], _) => {}
+        ([together], [0]) => clip_together(together),
+        (groups, dimensions) => clip_by_mesh(groups, dimensions),
     }
+}
+
+/// Over how many dimensions of its mesh a group's squares are summed: those with more than one rank.
+fn dimensions(group: &[Parameter], shards: impl Fn(Spread) -> u32) -> usize {
+    let spread = group.first().map_or(Spread::None, |parameter| parameter.spread);
+    usize::from(spread != Spread::None) + usize::from(shards(spread) > 1)
 }
 
 /// A small tensor of the clipping.
@@ -23,13 +30,14 @@ fn make(torch: &Rc<Torch>, op: &'static str, sizes: &[u64], dtype: Dtype) -> Ten
     torch.empty(Layout::contiguous(sizes), dtype)
 }
 
-fn clip_by_mesh(groups: &[Vec<Parameter>]) {
+fn clip_by_mesh(groups: &[Vec<Parameter>], dimensions: &[usize]) {
     let Some(first) = groups.iter().flatten().next() else { return };
     let torch = first.tensor.torch();
     let dtypes = groups.iter().flatten().map(|p| p.tensor.dtype());
     let dtype = dtypes.fold(first.tensor.dtype(), Dtype::promote);
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-    let norms: Vec<Tensor> = groups.iter().map(|group| total_norm(torch, group, dtype)).collect();
+    let norm = |(group, dimensions): (&Vec<Parameter>, &usize)| total_norm(torch, group, *dimensions, dtype);
+    let norms: Vec<Tensor> = groups.iter().zip(dimensions).map(norm).collect();
     let _total = (norms.len() > 1).then(|| {
         let _stacked = make(torch, "stack", &[count(norms.len())], dtype);
         make(torch, "linalg_vector_norm", &[], dtype)
@@ -45,12 +53,13 @@ fn clip_by_mesh(groups: &[Vec<Parameter>]) {
     }
 }
 
-/// `get_total_norm`; of DTensors each rank knows its part's, and squares are summed over the ranks (`full_tensor`).
-fn total_norm(torch: &Rc<Torch>, group: &[Parameter], dtype: Dtype) -> Tensor {
+/// `get_total_norm`; of DTensors each rank knows its part's, and squares are summed over the ranks of one dimension of the mesh
+/// after the other (`full_tensor`; `_NormPartial`, `torch/distributed/tensor/_ops/_math_ops.py`).
+fn total_norm(torch: &Rc<Torch>, group: &[Parameter], dimensions: usize, dtype: Dtype) -> Tensor {
     let sizes = [u64::try_from(group.len()).unwrap_or(u64::MAX)];
     let scalar = Layout::contiguous(&[]);
     passes(torch, group, 1);
-    if group.iter().all(|p| p.spread == Spread::None) {
+    if dimensions == 0 {
         let norm = |p: &Parameter| make(torch, "linalg_vector_norm", &[], p.tensor.dtype());
         let _norms: Vec<Tensor> = group.iter().map(norm).collect();
         let _stacked = make(torch, "stack", &sizes, dtype);
@@ -66,10 +75,14 @@ fn total_norm(torch: &Rc<Torch>, group: &[Parameter], dtype: Dtype) -> Tensor {
     let parts: Vec<Tensor> = whole.map(|_| make(torch, "div.Tensor", &[], dtype)).collect();
     let _stacked = make(torch, "stack", &sizes, dtype);
     drop(parts);
-    let squared = make(torch, "pow.Tensor_Scalar", &sizes, dtype);
-    let summed = make(torch, "_c10d_functional.all_reduce", &sizes, dtype);
-    let _roots = make(torch, "pow.Tensor_Scalar", &sizes, dtype);
-    drop((squared, summed));
+    let mut _roots = None;
+    for _ in 0..dimensions {
+        let squared = make(torch, "pow.Tensor_Scalar", &sizes, dtype);
+        let summed = make(torch, "_c10d_functional.all_reduce", &sizes, dtype);
+        let roots = make(torch, "pow.Tensor_Scalar", &sizes, dtype);
+        drop((squared, summed));
+        _roots = Some(roots);
+    }
     make(torch, "linalg_vector_norm", &[], dtype)
 }
 

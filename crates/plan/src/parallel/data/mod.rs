@@ -14,7 +14,7 @@ mod zero3;
 pub(crate) use gathered::GATHERED;
 pub(crate) use words::rule as buffer_rule;
 
-use crate::nn::Parameter;
+use crate::nn::{Parameter, Spread};
 use crate::optim::of_the_part;
 use crate::options::Options;
 use crate::parallel::{Sharding, Stack};
@@ -129,6 +129,12 @@ impl Options {
     /// The type that autocast computes in, where it runs: who gathers parameters casts them instead.
     pub(crate) fn autocast(&self) -> Option<Dtype> {
         self.precision.autocast().filter(|_| !self.parallel.sharding.is_fsdp() && !self.is_deepspeed())
+    }
+
+    /// Ranks that FSDP2 shares a parameter of that spread out over.
+    pub(crate) fn shards(&self, _spread: Spread) -> u32 {
+        let is_sharded = self.parallel.sharding.is_fsdp() && self.stack == Stack::Transformers;
+        self.mesh().map_or(1, |mesh| if is_sharded { mesh.shards(&self.parallel) } else { 1 })
     }
 
     /// The type that parameters are kept in by the precision alone: DeepSpeed has the model itself in the half type.
