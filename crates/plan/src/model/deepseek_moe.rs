@@ -81,7 +81,11 @@ impl TopkRouter {
             let [batch, length, hidden] = [0, 1, 2].map(|dim| hidden_states.size(dim));
             let tokens = batch.saturating_mul(length);
             let hidden_states = ops::reshape(hidden_states, &[tokens, hidden]);
-            let router_logits = ops::linear(ops::to(&hidden_states, Dtype::F32), &self.weight, None);
+            // the weight is cast where it is gathered in another type than it is kept in
+            let [hidden_in_fp32, weight] =
+                [&hidden_states, &self.weight].map(|operand| ops::to(operand, Dtype::F32));
+            let router_logits = ops::linear(hidden_in_fp32, &weight, None);
+            drop(weight);
             let scores = ops::sigmoid(&router_logits);
             let mut scores_for_choice = ops::add(&scores, &self.e_score_correction_bias);
             let [of_groups, of_group] = groups;

@@ -117,11 +117,20 @@ impl Experts {
         let torch = hidden_states.torch();
         torch.inside(self.module, || match (self.spread, self.split) {
             (Some(spread), _) => {
-                let weights = self.local_weights();
-                let inputs = [hidden_states, top_k_index, top_k_weights];
-                dispatched(spread, weights.gate_up_proj.size(0), inputs, |inputs| {
-                    self.grouped_mm(&weights, inputs)
-                })
+                let run = |[hidden_states, top_k_weights]: &[Tensor; 2]| {
+                    let weights = self.local_weights();
+                    let inputs = [hidden_states, top_k_index, top_k_weights];
+                    dispatched(spread, weights.gate_up_proj.size(0), inputs, |inputs| {
+                        self.grouped_mm(&weights, inputs)
+                    })
+                };
+                let hooks = torch.module_hooks.borrow().clone();
+                match hooks {
+                    Some(hooks) => {
+                        hooks.around_experts(self.module, [hidden_states, top_k_weights], Box::new(run))
+                    }
+                    None => run(&[hidden_states.clone(), top_k_weights.clone()]),
+                }
             }
             // each rank runs its part of every expert over all tokens (`MoeExpertsParallel`)
             (None, Some(Split { group, .. })) => {

@@ -177,6 +177,11 @@ impl Run {
 
     /// What the embedding put out, as the layers take it.
     pub(crate) fn input(self, embedded: Tensor, module: ModuleId) -> Tensor {
+        let hooks = embedded.torch().module_hooks.borrow().clone();
+        let embedded = match hooks {
+            Some(hooks) => hooks.after_embedding(embedded),
+            None => embedded,
+        };
         if !self.input_grads || embedded.requires_grad() {
             return embedded;
         }
@@ -231,10 +236,10 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
         };
     }
     torch.enters(trail::Part::Between);
-    if let Some(hooks) = hooks {
-        hooks.before_head();
+    match hooks {
+        Some(hooks) => hooks.before_head(hidden_states),
+        None => hidden_states,
     }
-    hidden_states
 }
 
 /// A causal language model, or a part of one.

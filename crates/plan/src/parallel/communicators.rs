@@ -54,7 +54,8 @@ pub(crate) fn communicators(
         ("embedding", if tied && at_an_end && pp > 1 { 2 } else { 1 }),
         ("ep", experts(ep)),
         ("etp", if own_experts { etp } else { 1 }),
-        ("edp", if own_experts { edp } else { 1 }),
+        ("edp", if own_experts { edp / between } else { 1 }),
+        ("edp, between hosts", if own_experts { between } else { 1 }),
     ];
     let communicator = |(name, ranks)| {
         let measured = if ranks == 2 { OF_TWO } else { OF_MORE };
@@ -91,6 +92,15 @@ mod tests {
         let groups = [("dp-cp", 8, 688), ("tp", 2, 544), ("ep", 4, 688), ("edp", 4, 688)];
         assert_eq!(of(&parallel, 0, false, true), groups);
         assert_eq!(of(&parallel, 0, false, false).len(), 2, "a dense model has no experts to spread");
+    }
+
+    #[test]
+    fn experts_are_sharded_within_a_host_too() {
+        let parallel = Parallel { gpus: Some(32), ep: 4, sharding: Sharding::HybridShard, ..Parallel::default() };
+        let groups = of(&parallel, 0, false, true);
+        let names: Vec<_> = groups.iter().map(|(name, ranks, _)| (*name, *ranks)).collect();
+        let dense = [("dp-cp", 8), ("dp-cp, between hosts", 4)];
+        assert_eq!(names, [dense[0], dense[1], ("ep", 4), ("edp", 2), ("edp, between hosts", 4)]);
     }
 
     #[test]

@@ -42,7 +42,8 @@ impl ExpertParallel {
                 format!("{experts} experts / ep {ranks} = {} and {} over", experts / ranks, experts % ranks);
             return wrong("--ep", cause, "use a size that divides the experts");
         }
-        let (tp, dp) = (mesh.tp, mesh.dp);
+        let is_sharded = options.parallel.sharding.is_fsdp();
+        let (tp, dp) = (mesh.tp, if is_sharded { mesh.shards(&options.parallel) } else { mesh.dp });
         if mesh.ep % tp != 0 || (tp * dp) % mesh.ep != 0 {
             let cause =
                 format!("ep {ranks} is no multiple of tp {tp} that divides tp {tp} × dp {dp} = {}", tp * dp);
@@ -51,6 +52,10 @@ impl ExpertParallel {
                 cause,
                 "use such a size: the experts are spread over whole tensor parallel groups",
             );
+        }
+        if is_sharded && arch.shape.tie_word_embeddings {
+            let cause = "transformers ties the head to the embedding after it has sharded both (`_finalize_model_loading`), and what FSDP2 gathers then is not planned yet".to_owned();
+            return wrong("--ep", cause, "leave it out for this model");
         }
         if mesh.pp > 1 {
             let cause = "transformers does not send tokens to experts within a pipeline".to_owned();

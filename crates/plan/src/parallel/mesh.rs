@@ -117,6 +117,12 @@ impl Mesh {
         }
     }
 
+    /// Ranks that the parameters of experts are sharded over: of those that the rest is, the ones that have the same experts
+    /// (`DistributedConfig.efsdp_size`, transformers).
+    pub fn shards_of_experts(&self, parallel: &Parallel) -> u32 {
+        (self.shards(parallel) * self.tp / (self.etp * self.ep)).max(1)
+    }
+
     /// Data parallel ranks on a host, whose tensor parallel groups lie within it.
     pub(crate) fn replicas_of_a_host(&self, parallel: &Parallel) -> u32 {
         (parallel.gpus_per_node / self.tp).max(1)

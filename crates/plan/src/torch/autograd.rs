@@ -189,6 +189,21 @@ pub(crate) fn on_gradient(tensor: Tensor, act: impl Fn() + 'static) -> Tensor {
     })
 }
 
+/// The tensors that go into a module, with something to do when the gradients of all that ask for one are there.
+pub(crate) fn on_gradients<const N: usize>(tensors: [Tensor; N], act: impl Fn() + 'static) -> [Tensor; N] {
+    let asking: Vec<&Tensor> = tensors.iter().filter(|tensor| tensor.requires_grad()).collect();
+    let passed = asking.iter().map(|tensor| tensor.detach()).collect();
+    let mut passed = record_all(passed, &asking, move |grads| {
+        act();
+        grads.iter().cloned().collect()
+    })
+    .into_iter();
+    tensors.map(|tensor| match tensor.requires_grad() {
+        true => passed.next().unwrap_or(tensor),
+        false => tensor,
+    })
+}
+
 fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Node> {
     let next = inputs
         .iter()

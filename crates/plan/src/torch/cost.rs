@@ -156,6 +156,11 @@ impl Torch {
         self.tally.recomputing.replace(again)
     }
 
+    /// Whether what runs now runs a second time.
+    pub(crate) fn is_recomputing(&self) -> bool {
+        self.tally.recomputing.get()
+    }
+
     /// The running op multiplies and adds that often, in that type.
     pub(crate) fn multiplies(&self, flops: u128, dtype: Dtype) {
         if self.halted.get() || self.device.get() == Device::Cpu {

@@ -1,12 +1,15 @@
 //! Hooks around the parts of a model: where a strategy brings what a part needs and takes it away again, as PyTorch's hooks
 //! on modules and on the gradients of what goes in and comes out.
 
-use super::Tensor;
+use super::{ModuleId, Tensor};
 use std::ops::Range;
 use std::rc::Rc;
 
 /// What runs between the hooks.
 pub(crate) type Inner<'a> = Box<dyn FnOnce(&Tensor) -> Tensor + 'a>;
+
+/// The same for experts, which are given hidden states and the weights of the router.
+pub(crate) type InnerExperts<'a> = Box<dyn FnOnce(&[Tensor; 2]) -> Tensor + 'a>;
 
 /// Hooks of a strategy. Those that it does not need do nothing.
 pub(crate) trait ModuleHooks {
@@ -16,8 +19,18 @@ pub(crate) trait ModuleHooks {
     /// The model's forward begins.
     fn enter(&self) {}
 
+    /// The embedding has put that out.
+    fn after_embedding(self: Rc<Self>, embedded: Tensor) -> Tensor {
+        embedded
+    }
+
     /// Runs layers that come and go together, numbered as they are run ([`Torch::in_model`](super::Torch::in_model)).
     fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor;
+
+    /// Runs experts that are spread over ranks.
+    fn around_experts(self: Rc<Self>, _: ModuleId, inputs: [&Tensor; 2], run: InnerExperts<'_>) -> Tensor {
+        run(&inputs.map(Tensor::clone))
+    }
 
     /// The model has put that out.
     fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
@@ -27,8 +40,10 @@ pub(crate) trait ModuleHooks {
     /// Backward has ended.
     fn end(&self) {}
 
-    /// The layers have run, and what follows them is next.
-    fn before_head(&self) {}
+    /// The layers have put that out, and what follows them is next.
+    fn before_head(self: Rc<Self>, hidden_states: Tensor) -> Tensor {
+        hidden_states
+    }
 
     /// How many parts of the parameters are stepped one after the other.
     fn sub_groups(&self) -> usize {

@@ -82,6 +82,7 @@ fn parallel(job: &Value) -> Parallel {
     Parallel {
         gpus: Some(world),
         tp: number("tp").unwrap_or(1),
+        ep: number("ep").unwrap_or(1),
         sharding,
         data: DataParallel {
             reduce_dtype,

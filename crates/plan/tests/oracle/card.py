@@ -2,8 +2,8 @@
 
 Tensors are fake (`FakeTensorMode`). They lie on "cpu", which needs nothing, and what differs on a card is answered here:
 storages are rounded up to 512 B, attention is the kernel that a card would run, layer norms and dropout keep what they keep on
-one, and the step counts that an optimizer keeps on the host are none of the card's. Autocast alone asks for the device itself, as each kind has ops of its own that it casts:
-`CARD=cuda` lays the tensors there, on a machine whose driver autograd finds.
+one, and the step counts that an optimizer keeps on the host are none of the card's. Autocast alone asks for the device itself,
+as each kind has ops of its own that it casts: `CARD=cuda` lays the tensors there, on a machine whose driver autograd finds.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import transformers
 from torch._subclasses import fake_impls
 from torch.distributed._tools import fake_collectives  # noqa: F401  (gives collectives their meta kernels)
-from torch.distributed._tools import fsdp2_mem_tracker, mem_tracker
+from torch.distributed._tools import mem_tracker
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -104,8 +104,7 @@ def total_only(tracker, _state):
     tracker.largest = max(getattr(tracker, "largest", 0), on_card(tracker))
 
 
-for tracker in (mem_tracker.MemTracker, fsdp2_mem_tracker.FSDPMemTracker):
-    tracker._update_peak_stats = total_only
+mem_tracker.MemTracker._update_peak_stats = total_only
 
 
 class Phases:

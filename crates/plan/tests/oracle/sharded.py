@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from card import CARD, DTYPES, KERNEL, STEPPING, Log, Phases, summed
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._tools import fsdp2_mem_tracker, mem_tracker
+from torch.distributed._tools import mem_tracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -146,11 +146,9 @@ def steps(job, meshes):
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [{"params": group} for group in split.by_mesh(trained)] if is_split(job) else trained
     stepper = optimizer(job.get("optimizer", "adamw"), groups)
-    if strategy and strategy != "ddp":
-        tracker = fsdp2_mem_tracker.FSDPMemTracker(model, stepper)
-    else:
-        tracker = tracker if strategy else mem_tracker.MemTracker()
-        tracker.track_external(model, stepper)
+    # FSDPMemTracker has the same totals but where modules are sharded together, whose hooks it takes apart
+    tracker = tracker if strategy == "ddp" else mem_tracker.MemTracker()
+    tracker.track_external(model, stepper)
     STEPPING.append(stepper)
     accum, vocabulary = job.get("accum", 1), inner.config.get_text_config().vocab_size
     batches = [torch.zeros(job["batch"], job["seq"], dtype=torch.long, device=CARD) for _ in range(accum)]

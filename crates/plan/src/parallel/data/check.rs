@@ -31,9 +31,8 @@ impl Options {
     /// What shares out the parts that tensor or expert parallel leaves a rank.
     fn check_beside_model_parallel(&self, mesh: &Mesh) -> Result<(), Problem> {
         let sharding = self.parallel.sharding;
-        if mesh.ep > 1 && (mesh.dp > 1 || sharding != Sharding::Replicated) {
-            let cause = "experts that are spread over data parallel ranks are not planned yet on this stack";
-            return refused("--ep", cause, "leave it out and share them out: --fsdp full_shard, beside --tp");
+        if mesh.ep > 1 {
+            self.check_beside_experts(mesh)?;
         }
         if mesh.tp > 1 && sharding == Sharding::Zero3 {
             let cause =
@@ -45,6 +44,41 @@ impl Options {
             return refused("--sp", cause, "leave it out, or use --fsdp full_shard");
         }
         Ok(())
+    }
+
+    /// What shares out a model whose experts are spread over ranks. transformers does it itself, by FSDP2: `Trainer` has no
+    /// other wrap such a model (`is_distributed_loading_by_transformers`).
+    fn check_beside_experts(&self, mesh: &Mesh) -> Result<(), Problem> {
+        let (sharding, replicas) = (self.parallel.sharding, mesh.dp * mesh.cp);
+        let is_deferred = self.gradient_accumulation_steps > 1 && !self.parallel.data.sync_each_batch;
+        let with_adapters = self.lora.is_some() && replicas > 1;
+        match sharding {
+            _ if sharding.is_zero() => {
+                let cause = "DeepSpeed spreads experts by layers of its own (AutoEP, `deepspeed/module_inject/auto_ep_layer.py`), which are not planned yet";
+                refused("--zero", cause, "use --fsdp full_shard")
+            }
+            Sharding::Replicated if replicas > 1 && mesh.ep != mesh.tp => {
+                let cause = "DistributedDataParallel sums every gradient over the same ranks, and of these each has other experts";
+                refused("--ep", cause, "add --fsdp full_shard, or spread them over the ranks of --tp alone")
+            }
+            Sharding::ShardGradOp => {
+                let cause = "transformers reshards experts after forward, whatever its plan says (`apply_fully_sharded_data_parallelism`)";
+                refused("--fsdp", cause, "use full_shard")
+            }
+            _ if sharding.is_fsdp() && replicas == 1 => {
+                let cause = "transformers shards over data parallel ranks, and there is one";
+                refused("--fsdp", cause, "leave it out, or add --dp 2 or more")
+            }
+            Sharding::HybridShard if is_deferred => {
+                let cause = "between hosts Trainer defers the sum alone (`_defer_fsdp_gradient_reduction`), which is not planned yet";
+                refused("--gradient-accumulation-steps", cause, "add --sync-each-batch, or use --fsdp full_shard")
+            }
+            _ if with_adapters => {
+                let cause = "adapters stay whole beside experts that are spread (`_sync_replicated_trainable_parameters`), which is not planned yet";
+                refused("--lora", cause, "leave out --ep")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Options that say something to a strategy which does not run.

@@ -1,20 +1,20 @@
-//! FSDP2 (`torch/distributed/fsdp/_fully_shard`): every decoder layer is a group of parameters that are gathered together
-//! and whose gradients are reduced together; embedding, last norm and head are the root's.
+//! FSDP2 (`torch/distributed/fsdp/_fully_shard`): parameters come in groups that are gathered together and whose gradients are
+//! reduced together. `groups.rs` says which.
 //!
 //! On a card the collectives run on streams of their own. Memory is handed out and let go of as the loop's thread comes to
 //! it, whatever the streams have done by then, so that is the order here.
 
 use super::communication::{all_reduce, buffer};
 use super::gathered::Sharded;
+use super::groups::{Group, Part, State, Within, grouped};
 use crate::nn::Parameter;
-use crate::optim::redistributed;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
-use crate::torch::autograd::on_gradient;
+use crate::torch::autograd::{on_gradient, on_gradients};
 use crate::torch::cost::Collective;
-use crate::torch::hooks::{Inner, ModuleHooks};
+use crate::torch::hooks::{Inner, InnerExperts, ModuleHooks};
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, ModuleId, Tensor, Torch};
+use crate::torch::{Dtype, ModuleId, Tensor, Torch, ops};
 use peakledger_core::{Category, Device};
 use peakledger_input::Problem;
 use std::cell::{Cell, RefCell};
@@ -24,13 +24,11 @@ use std::rc::Rc;
 /// The groups, and what is on its way between ranks.
 pub(crate) struct Fsdp {
     torch: Rc<Torch>,
-    /// Those of the layers in order, then the root's.
+    /// In the order in which their forward passes end; backward fetches ahead the other way round.
     groups: Vec<Group>,
-    /// Ranks that a parameter is shared out over.
-    ranks: u32,
-    /// Such sets of ranks (HSDP).
-    replicas: u32,
     reshard_after_forward: bool,
+    /// The type that parameters are gathered in, where it is another than they are kept in.
+    param_dtype: Option<Dtype>,
     reduce_dtype: Option<Dtype>,
     sync_each_batch: bool,
     /// Whether shards, their gradients and the optimizer are on the host (`CPUOffloadPolicy`).
@@ -44,29 +42,6 @@ pub(crate) struct Fsdp {
     last_reduced: RefCell<Option<Tensor>>,
 }
 
-/// Parameters that come and go together (`FSDPParamGroup`).
-struct Group {
-    module: ModuleId,
-    parameters: Vec<Sharded>,
-    state: RefCell<State>,
-    /// Whether its backward has ended.
-    done: Cell<bool>,
-    /// Gradients of this rank's shards.
-    grads: RefCell<Vec<Tensor>>,
-    /// What hosts summed among them, kept until backward has ended (`AllReduceState`).
-    all_reduced: RefCell<Option<Tensor>>,
-}
-
-/// How much of a group's parameters is here.
-enum State {
-    /// This rank's shards.
-    Sharded,
-    /// They are on their way, into that where there are other ranks.
-    Gathering(Option<Tensor>),
-    /// All of them.
-    Unsharded { _parameters: Vec<Tensor> },
-}
-
 impl Fsdp {
     /// Shares out the parameters of a model, and gives with the hooks what the optimizer steps.
     pub(crate) fn new(
@@ -75,71 +50,54 @@ impl Fsdp {
         mesh: &Mesh,
         parameters: Vec<Parameter>,
     ) -> Result<(Rc<Fsdp>, Vec<Parameter>), Problem> {
-        let ranks = mesh.shards(&options.parallel);
-        let place = mesh.place(options.parallel.rank);
-        let rank = (place.dp * mesh.cp + place.cp) % ranks;
-        let offloaded = options.offload.parameters;
-        let layer = |parameter: &Parameter| torch.tape.borrow().layer(parameter.module);
-        let layers = parameters.iter().filter_map(layer).max().map_or(0, |last| last as usize + 1);
-        let mut groups: Vec<Group> = (0..=layers).map(|_| Group::default()).collect();
-        let mut shards = Vec::with_capacity(parameters.len());
-        for parameter in parameters {
-            let index = layer(&parameter).map_or(layers, |layer| layer as usize);
-            let sharded = Sharded::new(parameter, ranks, rank);
-            if offloaded {
-                sharded.tensor.relabel(|stored| stored.device = Device::Cpu);
-            }
-            shards.push(sharded.shard());
-            let Some(group) = groups.get_mut(index) else { continue };
-            group.module = torch.tape.borrow().layer_module(sharded.module);
-            group.parameters.push(sharded);
-        }
+        let (groups, shards) = grouped(torch, options, mesh, parameters)?;
         let data = &options.parallel.data;
         let fsdp = Fsdp {
             torch: torch.clone(),
             groups,
-            ranks,
-            replicas: mesh.dp * mesh.cp / ranks,
             reshard_after_forward: options.parallel.sharding != Sharding::ShardGradOp,
+            param_dtype: options.gathered(),
             reduce_dtype: data.reduce_dtype,
             sync_each_batch: data.sync_each_batch,
-            offloaded,
+            offloaded: options.offload.parameters,
             reduces: Cell::new(true),
             last_gathered: RefCell::new(None),
             last_reduced: RefCell::new(None),
         };
-        fsdp.groups.iter().try_for_each(Group::check)?;
         Ok((Rc::new(fsdp), shards))
     }
 
-    fn root(&self) -> usize {
-        self.groups.len() - 1
+    /// The place of the group of a part, if it has one.
+    fn group(&self, part: Part) -> Option<(usize, &Group)> {
+        let at = self.groups.binary_search_by_key(&part, |group| group.part).ok()?;
+        Some((at, self.groups.get(at)?))
     }
 
-    fn group(&self, index: usize) -> Option<&Group> {
-        self.groups.get(index).filter(|group| !group.parameters.is_empty())
-    }
-
-    /// A layer's parameters come for its forward, and what the gather before them put out goes.
-    fn pre_forward(&self, index: usize) {
-        let Some(group) = self.group(index) else { return };
+    /// A group's parameters come for its forward, and what the gather before them put out goes.
+    fn pre_forward(&self, part: Part) {
+        let Some((_, group)) = self.group(part) else { return };
         self.unshard(group);
         self.wait_for_unshard(group, true);
     }
 
-    fn post_forward(&self, index: usize) {
-        if let Some(group) = self.group(index).filter(|_| self.reshard_after_forward) {
+    /// They go again, unless they stay to backward. Within backward, where a checkpoint runs a second time, they stay; who
+    /// brought them there lets go of what the gather put out, as the outermost module of that run.
+    fn post_forward(&self, part: Part) {
+        if self.torch.is_recomputing() {
+            self.last_gathered.borrow_mut().take();
+        } else if let Some((_, group)) = self.group(part).filter(|_| self.reshard_after_forward) {
             group.reshard();
         }
     }
 
     /// A group's parameters come for its backward, and those of the one that comes next set out.
-    fn pre_backward(&self, index: usize, next: Option<usize>) {
-        let Some(group) = self.group(index) else { return };
+    fn pre_backward(&self, part: Part) {
+        let Some((at, group)) = self.group(part) else { return };
         self.unshard(group);
         self.wait_for_unshard(group, false);
-        let next = next.and_then(|next| self.group(next));
-        if let Some(next) = next {
+        let left_out = self.torch.left_out();
+        let mut before = self.groups.iter().take(at).rev();
+        if let Some(next) = before.find(|group| !group.is_of(&left_out)) {
             self.unshard(next);
         }
     }
@@ -150,7 +108,8 @@ impl Fsdp {
         if !matches!(*state, State::Sharded) {
             return;
         }
-        if self.ranks == 1 {
+        let ranks = group.ranks.shards;
+        if ranks == 1 {
             *state = State::Gathering(None);
             return;
         }
@@ -158,14 +117,14 @@ impl Fsdp {
         torch.inside(group.module, || {
             let inputs = self.gather_inputs(group);
             let shard = group.parameters.iter().fold(0, |sum: u64, p| sum.saturating_add(p.shard_bytes()));
-            let bytes = shard.saturating_mul(u64::from(self.ranks));
+            let bytes = shard.saturating_mul(u64::from(ranks));
             torch.launch("empty.memory_format");
             let dtype = group.one_dtype();
             let output = buffer(torch, bytes / dtype.width(), dtype, "all-gather output");
             torch.launch("all_gather_copy_in");
             torch.moves(shard.saturating_mul(2));
             torch.launch("_allgather_base_");
-            torch.communicates(Collective::AllGather, bytes, self.ranks);
+            torch.communicates(Collective::AllGather, bytes, ranks);
             drop(inputs);
             *state = State::Gathering(Some(output));
         });
@@ -213,8 +172,8 @@ impl Fsdp {
                 None => group.parameters.iter().map(|parameter| self.copied(parameter)).collect(),
                 Some(gathered) => {
                     self.torch.launch("empty.memory_format");
-                    let parameters = group.parameters.iter().map(|parameter| parameter.whole(self.ranks));
-                    let parameters = parameters.collect();
+                    let whole = |parameter: &Sharded| parameter.whole(group.ranks.shards);
+                    let parameters = group.parameters.iter().map(whole).collect();
                     self.torch.launch("split_with_sizes_copy");
                     self.torch.moves(gathered.bytes());
                     parameters
@@ -249,6 +208,13 @@ impl Fsdp {
         whole
     }
 
+    /// The same, of a part that has a group.
+    fn post_backward_of(&self, part: Part) {
+        if let Some((_, group)) = self.group(part) {
+            self.post_backward(group);
+        }
+    }
+
     /// `post_backward`: whole gradients are reduced to those of this rank's shards, and the parameters go.
     fn post_backward(&self, group: &Group) {
         group.done.set(true);
@@ -270,28 +236,33 @@ impl Fsdp {
 
     /// `foreach_reduce`: gradients side by side, each padded to so many rows as there are ranks; what goes out stays.
     fn reduce(&self, group: &Group, grads: Vec<(&Sharded, Tensor)>) -> Tensor {
-        let (torch, ranks) = (&self.torch, u64::from(self.ranks));
+        let (torch, ranks) = (&self.torch, group.ranks.shards);
         let promoted = |dtype: Option<Dtype>, kept: Dtype| Some(dtype.map_or(kept, |d| d.promote(kept)));
         let kept =
             grads.iter().map(|(parameter, _)| parameter.kept).fold(None, promoted).unwrap_or(Dtype::F32);
         let dtype = self.reduce_dtype.unwrap_or(kept);
         let numbers = grads.iter().fold(0, |sum: u64, (p, _)| sum.saturating_add(p.shard_numbers()));
         torch.launch("empty.memory_format");
-        let input = buffer(torch, numbers.saturating_mul(ranks), dtype, "reduce-scatter input");
+        let input = buffer(torch, numbers.saturating_mul(u64::from(ranks)), dtype, "reduce-scatter input");
         torch.launch("chunk_cat_mixed_dtype");
         torch.moves(grads.iter().fold(0, |sum: u64, (_, grad)| sum.saturating_add(grad.bytes())));
         let trained: Vec<&Sharded> = grads.iter().map(|(parameter, _)| *parameter).collect();
         drop(grads);
         torch.launch("empty.memory_format");
         let output = buffer(torch, numbers, dtype, "reduce-scatter output");
-        if self.ranks == 1 {
+        if ranks == 1 {
+            let divided = group.divides().then(|| {
+                torch.launch("div.Tensor");
+                buffer(torch, numbers, dtype, "reduce-scatter input")
+            });
             torch.launch("copy_");
+            drop(divided);
         } else {
             torch.launch("_reduce_scatter_base_");
-            torch.communicates(Collective::ReduceScatter, input.bytes(), self.ranks);
+            torch.communicates(Collective::ReduceScatter, input.bytes(), ranks);
         }
-        if self.replicas > 1 {
-            all_reduce(torch, output.bytes(), self.replicas);
+        if group.ranks.replicas > 1 {
+            all_reduce(torch, output.bytes(), group.ranks.replicas);
             *group.all_reduced.borrow_mut() = Some(output.clone());
         }
         let output = if dtype == kept {
@@ -344,8 +315,8 @@ impl ModuleHooks for Fsdp {
         let reduces = is_last || self.sync_each_batch;
         self.reduces.set(reduces);
         let left_out = self.torch.left_out();
-        for (index, group) in self.groups.iter().enumerate() {
-            group.done.set(left_out.contains(&index));
+        for group in &self.groups {
+            group.done.set(group.is_of(&left_out));
             for parameter in &group.parameters {
                 let Some(leaf) = &parameter.leaf else { continue };
                 // what is reduced at once is cast as it is copied in (`_set_unsharded_grad_dtypes`)
@@ -356,33 +327,68 @@ impl ModuleHooks for Fsdp {
         }
     }
 
+    /// The embedding's parameters come, with the rest of the model's where they are of one group.
     fn enter(&self) {
-        self.pre_forward(self.root());
+        let part = if self.group(Part::Embedding).is_some() { Part::Embedding } else { Part::Rest };
+        self.pre_forward(part);
+    }
+
+    fn after_embedding(self: Rc<Self>, embedded: Tensor) -> Tensor {
+        if self.group(Part::Embedding).is_none() {
+            return embedded;
+        }
+        self.post_forward(Part::Embedding);
+        on_gradient(embedded, move || self.pre_backward(Part::Embedding))
     }
 
     fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
-        let index = self.torch.in_model(layers.start);
-        let before = layers.start.checked_sub(1).map(|before| self.torch.in_model(before));
-        self.pre_forward(index);
+        let part = Part::InLayer(self.torch.in_model(layers.start), Within::Layer);
+        self.pre_forward(part);
         let this = self.clone();
-        let input = on_gradient(hidden_states.clone(), move || {
-            this.group(index).into_iter().for_each(|group| this.post_backward(group));
-        });
+        let input = on_gradient(hidden_states.clone(), move || this.post_backward_of(part));
         let output = run(&input);
-        self.post_forward(index);
-        on_gradient(output, move || self.pre_backward(index, before))
+        self.post_forward(part);
+        on_gradient(output, move || self.pre_backward(part))
+    }
+
+    /// What goes into the experts is cast to the type that they are gathered in (`cast_forward_inputs`).
+    fn around_experts(
+        self: Rc<Self>,
+        module: ModuleId,
+        inputs: [&Tensor; 2],
+        run: InnerExperts<'_>,
+    ) -> Tensor {
+        let layer = self.torch.tape.borrow().layer(module);
+        let part = Part::InLayer(layer.map_or(0, |layer| layer as usize), Within::Experts);
+        let cast = |input: &Tensor| self.param_dtype.map_or(input.clone(), |dtype| ops::to(input, dtype));
+        let inputs = inputs.map(cast);
+        self.pre_forward(part);
+        let this = self.clone();
+        let inputs = on_gradients(inputs, move || this.post_backward_of(part));
+        let output = run(&inputs);
+        self.post_forward(part);
+        on_gradient(output, move || self.pre_backward(part))
+    }
+
+    /// The last norm and the head come, where the embedding is no more of their group.
+    fn before_head(self: Rc<Self>, hidden_states: Tensor) -> Tensor {
+        if self.group(Part::Embedding).is_none() {
+            return hidden_states;
+        }
+        self.pre_forward(Part::Rest);
+        on_gradient(hidden_states, move || self.post_backward_of(Part::Rest))
     }
 
     fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
         self.last_gathered.borrow_mut().take();
-        let root = self.root();
-        on_gradient(output, move || self.pre_backward(root, root.checked_sub(1)))
+        on_gradient(output, move || self.pre_backward(Part::Rest))
     }
 
     /// The groups whose backward nothing told the end of, the root first (`_root_post_backward_final_callback`).
     fn end(&self) {
-        let (layers, root) = self.groups.split_at(self.root());
-        for group in root.iter().chain(layers).filter(|group| !group.done.get()) {
+        let rest = self.groups.iter().filter(|group| group.part == Part::Rest);
+        let others = self.groups.iter().filter(|group| group.part != Part::Rest);
+        for group in rest.chain(others).filter(|group| !group.done.get()) {
             self.post_backward(group);
         }
         self.last_reduced.borrow_mut().take();
@@ -397,62 +403,5 @@ impl ModuleHooks for Fsdp {
 
     fn zero_grad(&self) {
         self.groups.iter().for_each(|group| group.grads.borrow_mut().clear());
-    }
-}
-
-impl Default for Group {
-    fn default() -> Group {
-        Group {
-            module: ModuleId(0),
-            parameters: Vec::new(),
-            state: RefCell::new(State::Sharded),
-            done: Cell::new(false),
-            grads: RefCell::new(Vec::new()),
-            all_reduced: RefCell::new(None),
-        }
-    }
-}
-
-impl Group {
-    /// Refuses what FSDP does: parameters of several types that are trained in one group (`_init_mp_dtypes`).
-    fn check(&self) -> Result<(), Problem> {
-        let mut trained = self.parameters.iter().filter(|parameter| parameter.leaf.is_some());
-        let Some(first) = trained.next() else { return Ok(()) };
-        match trained.find(|other| other.kept != first.kept) {
-            None => Ok(()),
-            Some(other) => {
-                let (one, other) = (first.kept.as_str(), other.kept.as_str());
-                let cause = format!(
-                    "FSDP2 gathers a layer's trained parameters in one type, and these are in {one} and {other}"
-                );
-                Err(Problem::in_option("--fsdp", cause)
-                    .mend("use --precision bf16-mixed or fp32, which keep all in fp32"))
-            }
-        }
-    }
-
-    fn reshard(&self) {
-        let mut state = self.state.borrow_mut();
-        if matches!(*state, State::Unsharded { .. }) {
-            *state = State::Sharded;
-        }
-    }
-
-    /// The gradients that autograd has left at the parameters, as those of the rank's tensor parallel parts
-    /// (`_get_grad_inner_tensor`).
-    fn take_grads(&self) -> Vec<(&Sharded, Tensor)> {
-        let grad = |parameter: &'_ Sharded| {
-            let of_the_part = redistributed([&**parameter]).pop();
-            let grad = parameter.leaf.as_ref()?.grad.borrow_mut().take();
-            of_the_part.or(grad)
-        };
-        self.parameters.iter().filter_map(|parameter| Some((parameter, grad(parameter)?))).collect()
-    }
-
-    /// The type of all its parameters as they are gathered; bytes where they differ.
-    fn one_dtype(&self) -> Dtype {
-        let mut dtypes = self.parameters.iter().map(Sharded::used);
-        let first = dtypes.next().unwrap_or(Dtype::Byte);
-        if dtypes.all(|dtype| dtype == first) { first } else { Dtype::Byte }
     }
 }

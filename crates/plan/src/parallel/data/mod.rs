@@ -7,6 +7,7 @@ mod ddp;
 mod fetching;
 mod fsdp;
 mod gathered;
+mod groups;
 mod words;
 mod zero;
 mod zero3;
@@ -132,9 +133,13 @@ impl Options {
     }
 
     /// Ranks that FSDP2 shares a parameter of that spread out over.
-    pub(crate) fn shards(&self, _spread: Spread) -> u32 {
+    pub(crate) fn shards(&self, spread: Spread) -> u32 {
         let is_sharded = self.parallel.sharding.is_fsdp() && self.stack == Stack::Transformers;
-        self.mesh().map_or(1, |mesh| if is_sharded { mesh.shards(&self.parallel) } else { 1 })
+        let Some(mesh) = self.mesh().ok().filter(|_| is_sharded) else { return 1 };
+        match spread {
+            Spread::Experts => mesh.shards_of_experts(&self.parallel),
+            Spread::None | Spread::Tensor => mesh.shards(&self.parallel),
+        }
     }
 
     /// The type that parameters are kept in by the precision alone: DeepSpeed has the model itself in the half type.

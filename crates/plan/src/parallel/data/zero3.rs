@@ -254,8 +254,9 @@ impl ModuleHooks for Zero3 {
         on_gradient(output, move || self.fetching.backward(self.fetching.back()))
     }
 
-    fn before_head(&self) {
+    fn before_head(self: Rc<Self>, hidden_states: Tensor) -> Tensor {
         self.fetching.forward(self.fetching.back());
+        hidden_states
     }
 
     fn end(&self) {
