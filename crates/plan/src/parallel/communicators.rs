@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn experts_are_sharded_within_a_host_too() {
-        let parallel = Parallel { gpus: Some(32), ep: 4, sharding: Sharding::HybridShard, ..Parallel::default() };
+        let parallel =
+            Parallel { gpus: Some(32), ep: 4, sharding: Sharding::HybridShard, ..Parallel::default() };
         let groups = of(&parallel, 0, false, true);
         let names: Vec<_> = groups.iter().map(|(name, ranks, _)| (*name, *ranks)).collect();
         let dense = [("dp-cp", 8), ("dp-cp, between hosts", 4)];

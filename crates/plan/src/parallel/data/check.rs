@@ -71,7 +71,11 @@ impl Options {
             }
             Sharding::HybridShard if is_deferred => {
                 let cause = "between hosts Trainer defers the sum alone (`_defer_fsdp_gradient_reduction`), which is not planned yet";
-                refused("--gradient-accumulation-steps", cause, "add --sync-each-batch, or use --fsdp full_shard")
+                refused(
+                    "--gradient-accumulation-steps",
+                    cause,
+                    "add --sync-each-batch, or use --fsdp full_shard",
+                )
             }
             _ if with_adapters => {
                 let cause = "adapters stay whole beside experts that are spread (`_sync_replicated_trainable_parameters`), which is not planned yet";

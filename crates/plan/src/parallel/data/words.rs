@@ -57,9 +57,20 @@ impl Options {
             Sharding::ShardGradOp => "whole from forward to backward (reshard_after_forward=False)",
             _ => "resharded after forward but for the root",
         };
+        let (groups, reshard) = match mesh.ep {
+            1 => ("a group for each decoder layer and one for the rest".to_owned(), reshard),
+            ep => {
+                let having = mesh.shards_of_experts(&self.parallel);
+                let experts = format!(
+                    "the experts of a layer over {having} that have the same of {ep} parts, the rest of it, the embedding, and the \
+                     last norm with the head (transformers' own `apply_fully_sharded_data_parallelism`)"
+                );
+                (experts, "resharded after forward but for the last")
+            }
+        };
         format!(
-            "FSDP2 {over}, a group for each decoder layer and one for the rest, loaded as shards, {reshard}; one group ahead in \
-             forward and in backward, one reduction behind; gradients reduced in {reduced}{}",
+            "FSDP2 {over}, {groups}, loaded as shards, {reshard}; one group ahead in forward and in backward, one reduction \
+             behind; gradients reduced in {reduced}{}",
             self.accumulates()
         )
     }
