@@ -60,10 +60,13 @@ impl Options {
         let (groups, reshard) = match mesh.ep {
             1 => ("a group for each decoder layer and one for the rest".to_owned(), reshard),
             ep => {
-                let having = mesh.shards_of_experts(&self.parallel);
+                let having = match mesh.shards_of_experts(&self.parallel) {
+                    1 => "a group by themselves".to_owned(),
+                    ranks => format!("over the {ranks} ranks that have the same of {ep} parts"),
+                };
                 let experts = format!(
-                    "the experts of a layer over {having} that have the same of {ep} parts, the rest of it, the embedding, and the \
-                     last norm with the head (transformers' own `apply_fully_sharded_data_parallelism`)"
+                    "the experts of a layer {having}, the rest of it, the embedding, and the last norm with the head \
+                     (transformers' own `apply_fully_sharded_data_parallelism`)"
                 );
                 (experts, "resharded after forward but for the last")
             }
