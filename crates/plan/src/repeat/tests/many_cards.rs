@@ -32,6 +32,13 @@ fn variants() -> Vec<(&'static str, Options)> {
     all.push(("tp", Options { clip_grad_norm: true, ..with(&tensor, &bf16) }));
     let experts = Parallel { ep: 2, ..tensor.clone() };
     all.push(("ep", with(&experts, &bf16)));
+    for (sharding, tp) in [(Sharding::FullShard, 1), (Sharding::HybridShard, 2)] {
+        let parallel = Parallel { sharding, gpus_per_node: 4, ep: 2, ..of(4, tp) };
+        all.extend(
+            [&bf16, &mixed, &full(&mixed), &several(&mixed)].map(|options| ("ep", with(&parallel, options))),
+        );
+        all.push(("ep", Options { clip_grad_norm: true, ..with(&parallel, &bf16) }));
+    }
     for sharding in [Sharding::FullShard, Sharding::ShardGradOp, Sharding::HybridShard] {
         let parallel = Parallel { gpus_per_node: 2, ..sharded(sharding, 4) };
         all.extend(
