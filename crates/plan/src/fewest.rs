@@ -1,7 +1,7 @@
 //! The fewest ranks among which a step is shared out so that it fits a card.
 
 use crate::config::Architecture;
-use crate::fit::Short;
+use crate::fit::{Extent, Short};
 use crate::options::Options;
 use crate::parallel::{Parallel, Sharding};
 use crate::{Plan, Verdict};
@@ -25,7 +25,7 @@ pub fn fewest_gpus(
         Options { parallel, ..options.clone() }
     };
     let fits_among = |dp: u32| {
-        let planned = Short::as_replayed(architecture, among(dp), verdict);
+        let planned = Short::of_worst(architecture, among(dp), Extent::Replay, verdict);
         planned.is_ok_and(|short| verdict(short.plan()).fits())
     };
     let mut enough = 1;

@@ -329,6 +329,36 @@ impl Options {
 }
 
 impl Options {
+    /// Sequences of a step, those of all ranks together.
+    ///
+    /// # Errors
+    /// Says which sizes make no world.
+    pub fn sequences(&self) -> Result<u64, Problem> {
+        let of_a_rank = self.micro_batch_size.saturating_mul(u64::from(self.gradient_accumulation_steps));
+        Ok(of_a_rank.saturating_mul(u64::from(self.mesh()?.dp)))
+    }
+
+    /// The same with as many micro-batches as make up a step of so many sequences.
+    ///
+    /// # Errors
+    /// Says which sizes make no world, or that the sequences cannot be dealt out evenly.
+    pub fn of_sequences(self, sequences: u64) -> Result<Options, Problem> {
+        let dp = u64::from(self.mesh()?.dp);
+        let at_once = self.micro_batch_size.saturating_mul(dp);
+        let steps = sequences.checked_div(at_once);
+        let steps = steps.filter(|steps| *steps > 0 && steps.saturating_mul(at_once) == sequences);
+        match steps.and_then(|steps| u32::try_from(steps).ok()) {
+            Some(gradient_accumulation_steps) => Ok(Options { gradient_accumulation_steps, ..self }),
+            None => {
+                let micro_batch = self.micro_batch_size;
+                let cause = format!(
+                    "{sequences} sequences in a step are no multiple of micro-batch {micro_batch} × dp {dp} = {at_once}"
+                );
+                Err(Problem::in_option("--micro-batch-size", cause).mend("use another micro-batch or batch"))
+            }
+        }
+    }
+
     /// The world. Transformers splits the matrices of experts as all others are, or not at all where whole experts are
     /// spread (`TransformersDeviceMesh`, `transformers/distributed/utils.py`).
     pub(crate) fn mesh(&self) -> Result<Mesh, Problem> {

@@ -4,6 +4,7 @@
 //! Names are Megatron's: `tp` tensor, `pp` pipeline, `cp` context, `dp` data, `ep` expert and `etp` expert-tensor parallel size.
 //! The world is `tp × cp × dp × pp` ranks; experts are spread over the same ranks as `etp × ep × edp × pp`.
 
+pub(crate) mod bubble;
 mod check;
 mod communicators;
 pub(crate) mod data;

@@ -1,0 +1,200 @@
+//! A step planned with few of its micro-batches, which stand for all of them.
+
+use crate::config::Architecture;
+use crate::options::Options;
+use crate::options::{Lora, LoraTargets};
+use crate::parallel::schedule::enough;
+use crate::parallel::{Parallel, Shown, classes, plan_ranks};
+use crate::plan::{Counted, plan_stage};
+use crate::{Costs, Plan, PlannedPhase, Verdict};
+use peakledger_core::Bytes;
+use peakledger_input::Problem;
+
+/// Micro-batches that are planned: the first; the second, which those after it are like; and the last.
+const PLANNED: u32 = 3;
+
+/// A step of a rank, planned with few of its micro-batches. What the others add is known: their batches, which are on the
+/// device all the time, and what the second costs.
+pub(crate) struct Short(Plan);
+
+/// How much of a step is planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// As much as its device peak and its costs stand on.
+    Peak,
+    /// As much as the allocator is asked: all of a pipeline, since what it reserves depends on every micro-batch that is in
+    /// flight beside others.
+    Replay,
+}
+
+impl Extent {
+    /// Micro-batches that are planned at most.
+    fn micro_batches(self, options: &Options) -> u32 {
+        let all = options.gradient_accumulation_steps;
+        match self {
+            _ if options.parallel.pp <= 1 => PLANNED,
+            Extent::Peak => enough(&options.parallel).unwrap_or(all),
+            Extent::Replay => all,
+        }
+    }
+
+    /// The options of the short step, and how many micro-batches it lacks. What cannot be planned is refused as it is asked
+    /// for.
+    fn shortened(self, architecture: &Architecture, options: Options) -> Result<(Options, u32), Problem> {
+        let shape = &architecture.shape;
+        options.check(options.length(shape), shape.num_hidden_layers, shape.num_experts)?;
+        let all = options.gradient_accumulation_steps;
+        let gradient_accumulation_steps = all.min(self.micro_batches(&options));
+        Ok((Options { gradient_accumulation_steps, ..options }, all - gradient_accumulation_steps))
+    }
+}
+
+impl Short {
+    /// The plan of those micro-batches.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.0
+    }
+
+    /// That of the rank that needs most by a verdict.
+    ///
+    /// # Errors
+    /// Names the option that cannot be, or the sum that does not fit into 64 bits.
+    pub(crate) fn of_worst(
+        architecture: &Architecture,
+        options: Options,
+        extent: Extent,
+        verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
+    ) -> Result<Short, Problem> {
+        let (options, left_out) = extent.shortened(architecture, options)?;
+        let ranks = plan_ranks(architecture, &options, Shown::Worst, |plan| (verdict(plan).needed, ()))?;
+        Ok(Short(Plan { left_out, ..ranks.plan }))
+    }
+
+    /// Looks at those of every class of ranks, one after the other; each is let go of before the next is planned. What they
+    /// say of the whole model's parameters is not counted.
+    ///
+    /// # Errors
+    /// The first problem of any class.
+    pub(crate) fn of_each(
+        architecture: &Architecture,
+        options: Options,
+        extent: Extent,
+        mut look: impl FnMut(&Short),
+    ) -> Result<(), Problem> {
+        let (options, left_out) = extent.shortened(architecture, options)?;
+        let parallel = Parallel { etp: Some(options.mesh()?.etp), ..options.parallel.clone() };
+        // names that options have may be those of modules of another stage, which counting finds out
+        let has_names = matches!(&options.lora, Some(Lora { targets: LoraTargets::Named(_), .. }))
+            || !options.freeze.is_empty();
+        let counted = if has_names { Counted::new() } else { Counted::from(Ok((0, 0))) };
+        for class in classes(&parallel, architecture.shape.num_hidden_layers)? {
+            let parallel = Parallel { rank: class.first(), ..options.parallel.clone() };
+            let plan = plan_stage(architecture.clone(), Options { parallel, ..options.clone() }, &counted)?;
+            look(&Short(Plan { left_out, ..plan }));
+        }
+        Ok(())
+    }
+
+    /// The device-level peak of the whole step; a size past 64 bits saturates, which no card has.
+    pub(crate) fn device_peak(&self) -> Bytes {
+        let planned = self.0.device_peak_in(None).phase.device_peak;
+        planned.checked_add(Bytes::new(self.0.bytes_left_out())).unwrap_or(Bytes::new(u64::MAX))
+    }
+
+    /// What the whole steady step costs.
+    pub(crate) fn costs(&self) -> Costs {
+        self.costs_of(|_| true)
+    }
+
+    /// What some phases of the whole steady step cost.
+    pub(crate) fn costs_of(&self, is_one: impl Fn(&PlannedPhase) -> bool) -> Costs {
+        let phases = || self.0.steady.phases.iter().filter(|phase| is_one(phase));
+        let planned: Costs = phases().map(|phase| phase.costs).sum();
+        let again: Costs =
+            phases().filter(|phase| phase.micro_batch == Some(1)).map(|phase| phase.costs).sum();
+        planned + again.times(self.0.left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::tiny;
+    use super::*;
+    use crate::catalogue::card;
+    use crate::options::{Attention, HoldOutputs, Offload, Precision, Recompute};
+    use crate::parallel::Schedule;
+    use crate::{Dtype, plan};
+    use peakledger_input::Source;
+
+    /// So does a pipeline of few, whichever stage needs most, and whatever is in flight.
+    #[test]
+    fn a_short_pipeline_stands_for_a_long_one() {
+        let schedules = [Schedule::OneFOneB, Schedule::ZbH1, Schedule::ZbH2, Schedule::Interleaved];
+        for (schedule, pp) in schedules.into_iter().flat_map(|schedule| [(schedule, 2), (schedule, 4)]) {
+            let virtual_stages = if schedule == Schedule::Interleaved { 2 } else { 1 };
+            let parallel = Parallel { pp, schedule, virtual_stages, ..Parallel::default() };
+            let options = Options {
+                seq_len: Some(20),
+                gradient_accumulation_steps: 32,
+                precision: Precision::Fp32,
+                parallel,
+                ..Options::default()
+            };
+            let config = r#"{"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64,
+                "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 48}"#;
+            let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
+            let card = card("80GiB").unwrap();
+            let short = Short::of_worst(&architecture, options.clone(), Extent::Peak, &|plan| {
+                Verdict::of(plan, &card, None)
+            })
+            .unwrap();
+            let device_peak = |plan: &Plan| (plan.device_peak_in(None).phase.device_peak, ());
+            let whole = plan_ranks(&architecture, &options, Shown::Worst, device_peak).unwrap().plan;
+            assert!(short.0.steady.phases.len() < whole.steady.phases.len());
+            assert_eq!(
+                short.device_peak(),
+                whole.device_peak_in(None).phase.device_peak,
+                "{schedule:?}, {pp}"
+            );
+            assert_eq!(short.costs(), whole.steady.costs(), "{schedule:?}, {pp}");
+        }
+    }
+
+    /// A step of many micro-batches peaks where the same step with all of them planned does, and costs as much.
+    #[test]
+    fn a_short_plan_stands_for_the_whole_step() {
+        let plain = Options { micro_batch_size: 3, seq_len: Some(20), ..Options::default() };
+        let held = Options { hold_outputs: HoldOutputs::Step, ..plain.clone() };
+        let offload = Offload { activations: true, ..Offload::default() };
+        for options in [
+            plain.clone(),
+            held.clone(),
+            Options { recompute: Recompute::Full, padded: true, ..held },
+            Options {
+                precision: Precision::Fp16Mixed,
+                grad_scaler: true,
+                clip_grad_norm: true,
+                ..plain.clone()
+            },
+            Options { attention: Attention::Eager, fused_loss: true, ..plain.clone() },
+            Options { offload, offload_prefetch: 1, ..plain.clone() },
+            Options { offload: Offload { parameters: true, ..Offload::default() }, ..plain.clone() },
+            Options { offload: Offload { optimizer: true, ..Offload::default() }, ..plain.clone() },
+            Options {
+                grad_dtype: Some(Dtype::F32),
+                master_weights: Some(Dtype::F32),
+                precision: Precision::Bf16,
+                ..plain.clone()
+            },
+        ] {
+            for gradient_accumulation_steps in [1, 2, 3, 4, 9, 33] {
+                let options = Options { gradient_accumulation_steps, ..options.clone() };
+                let by_device_peak = |plan: &Plan| Verdict::of(plan, &card("80GiB").unwrap(), None);
+                let short = Short::of_worst(&tiny(), options.clone(), Extent::Peak, &by_device_peak).unwrap();
+                let whole = plan(tiny(), options.clone()).unwrap();
+                assert_eq!(short.device_peak(), whole.device_peak_in(None).phase.device_peak, "{options:?}");
+                assert_eq!(short.costs(), whole.steady.costs(), "{options:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! One configuration among many: what it takes of a card and how long its step takes in theory. No plan is kept, so that
+//! ten thousand of them take no more memory than one.
+
+use crate::catalogue::{Card, Speeds};
+use crate::config::Architecture;
+use crate::fit::{Extent, Short};
+use crate::options::Options;
+use crate::parallel::bubble::bubble;
+use crate::{Costs, Picoseconds, Plan, TheoreticalTime, Verdict};
+use peakledger_core::{Bytes, Phase};
+use peakledger_input::Problem;
+
+/// What is known of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// The device-level peak of the rank that needs most.
+    pub device_peak: Bytes,
+    /// What that rank takes of the card, by the verdict that was asked for.
+    pub verdict: Verdict,
+    /// What the steady step costs the rank that takes longest.
+    pub costs: Costs,
+    /// How long the step takes, where the card's rates are known.
+    pub time: Option<StepTime>,
+}
+
+/// The least time of a step by the card's peak rates, its pipeline's waiting with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// Of the rank that takes longest.
+    pub slowest: TheoreticalTime,
+    /// How long the stages of the pipeline wait for each other.
+    pub bubble: Picoseconds,
+}
+
+impl StepTime {
+    /// The whole step.
+    pub fn step(&self) -> Picoseconds {
+        Picoseconds(self.slowest.step.0.saturating_add(self.bubble.0))
+    }
+}
+
+/// Plans a configuration, every class of ranks once, as far as its device peak and its costs stand on it; what a rank takes of
+/// the card is the caller's word.
+///
+/// # Errors
+/// Names the option that cannot be, or the sum that does not fit into 64 bits.
+pub fn try_out(
+    architecture: &Architecture,
+    options: Options,
+    card: &Card,
+    verdict: impl FnMut(&Plan) -> Verdict,
+) -> Result<Tried, Problem> {
+    try_out_to(architecture, options, card, Extent::Peak, verdict)
+}
+
+/// The same with as much of the step planned as the caching allocator is to be asked: all micro-batches of a pipeline.
+///
+/// # Errors
+/// Names the option that cannot be, or the sum that does not fit into 64 bits.
+pub fn try_out_replayed(
+    architecture: &Architecture,
+    options: Options,
+    card: &Card,
+    verdict: impl FnMut(&Plan) -> Verdict,
+) -> Result<Tried, Problem> {
+    try_out_to(architecture, options, card, Extent::Replay, verdict)
+}
+
+fn try_out_to(
+    architecture: &Architecture,
+    options: Options,
+    card: &Card,
+    extent: Extent,
+    mut verdict: impl FnMut(&Plan) -> Verdict,
+) -> Result<Tried, Problem> {
+    let mut tried: Option<Tried> = None;
+    let (parallel, micro_batches) = (options.parallel.clone(), options.gradient_accumulation_steps);
+    Short::of_each(architecture, options, extent, |short| {
+        let costs = short.costs();
+        let verdict = verdict(short.plan());
+        let time = card.speeds.as_ref().and_then(|speeds| {
+            let slowest = TheoreticalTime::of(&costs, speeds)?;
+            let [forward, backward] = passes(short, micro_batches, speeds)?;
+            Some(StepTime { slowest, bubble: bubble(&parallel, forward, backward) })
+        });
+        let this = Tried { device_peak: short.device_peak(), verdict, costs, time };
+        let so_far = tried.get_or_insert(this);
+        if verdict.needed > so_far.verdict.needed {
+            (so_far.verdict, so_far.device_peak) = (verdict, this.device_peak);
+        }
+        // without the card's rates by what is multiplied, which ranks share out as they do time
+        let length = |tried: &Tried| (tried.time.map(|time| time.slowest.step), tried.costs.flops.total());
+        if length(&this) > length(so_far) {
+            (so_far.costs, so_far.time) = (costs, time);
+        }
+    })?;
+    match tried {
+        Some(tried) => Ok(tried),
+        None => unreachable!("a world has a rank"),
+    }
+}
+
+/// How long a micro-batch takes of a rank, forward and backward.
+fn passes(short: &Short, micro_batches: u32, speeds: &Speeds) -> Option<[Picoseconds; 2]> {
+    let of = |is_one: fn(&Phase) -> bool| {
+        let all = TheoreticalTime::of(&short.costs_of(|phase| is_one(&phase.phase)), speeds)?;
+        Some(Picoseconds(all.step.0 / u128::from(micro_batches.max(1))))
+    };
+    let forward = of(|phase| matches!(phase, Phase::Forward | Phase::Loss))?;
+    Some([forward, of(|phase| *phase == Phase::Backward)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::card;
+    use crate::options::{Precision, Recompute};
+    use crate::parallel::{Parallel, Schedule, Shown, plan_ranks};
+    use peakledger_input::Source;
+
+    fn model() -> Architecture {
+        let config = r#"{"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 64}"#;
+        Architecture::read(&Source::from_text("config.json", config)).unwrap()
+    }
+
+    fn piped(pp: u32, micro_batches: u32) -> Options {
+        Options {
+            seq_len: Some(32),
+            gradient_accumulation_steps: micro_batches,
+            precision: Precision::Bf16,
+            parallel: Parallel { pp, ..Parallel::default() },
+            ..Options::default()
+        }
+    }
+
+    /// What is known of a configuration is what the whole plan of its worst rank has.
+    #[test]
+    fn it_has_what_whole_plans_have() {
+        let card = card("h100-80gb").unwrap();
+        for options in [
+            piped(1, 1),
+            piped(1, 7),
+            piped(4, 12),
+            Options { recompute: Recompute::Full, ..piped(2, 9) },
+            Options {
+                parallel: Parallel { schedule: Schedule::Gpipe, ..piped(4, 6).parallel },
+                ..piped(4, 6)
+            },
+        ] {
+            let verdict = |plan: &Plan| Verdict::of(plan, &card, None);
+            let tried = try_out(&model(), options.clone(), &card, verdict).unwrap();
+            let look = |plan: &Plan| (verdict(plan).needed, plan.steady.costs());
+            let ranks = plan_ranks(&model(), &options, Shown::Worst, look).unwrap();
+            assert_eq!(tried.verdict, verdict(&ranks.plan), "{options:?}");
+            assert_eq!(tried.device_peak, ranks.plan.device_peak_in(None).phase.device_peak, "{options:?}");
+            let time =
+                |costs: &Costs| TheoreticalTime::of(costs, card.speeds.as_ref().unwrap()).unwrap().step;
+            let slowest = ranks.each.iter().map(|(_, costs)| time(costs)).max().unwrap();
+            assert_eq!(tried.time.unwrap().slowest.step, slowest, "{options:?}");
+            let replayed = try_out_replayed(&model(), options.clone(), &card, verdict).unwrap();
+            assert_eq!(replayed, tried, "{options:?}");
+        }
+    }
+
+    /// 1F1B waits for `(p - 1) / m` of what its micro-batches take, by the whole plan of the stage that takes longest.
+    #[test]
+    fn a_pipeline_waits() {
+        let card = card("h100-80gb").unwrap();
+        let speeds = card.speeds.as_ref().unwrap();
+        let time = |options| {
+            let tried = try_out(&model(), options, &card, |plan| Verdict::of(plan, &card, None)).unwrap();
+            tried.time.unwrap()
+        };
+        assert_eq!(time(piped(1, 8)).bubble, Picoseconds(0));
+        let look = |plan: &Plan| {
+            let of = |is_one: fn(&Phase) -> bool| {
+                let phases = plan.steady.phases.iter().filter(|phase| is_one(&phase.phase));
+                TheoreticalTime::of(&phases.map(|phase| phase.costs).sum(), speeds).unwrap().step.0
+            };
+            let forward = of(|phase| [Phase::Forward, Phase::Loss].contains(phase));
+            (plan.device_peak().phase.device_peak, (of(|_| true), forward, of(|phase| *phase == Phase::Backward)))
+        };
+        let ranks = plan_ranks(&model(), &piped(4, 8), Shown::Worst, look).unwrap();
+        let slowest = ranks.each.iter().map(|(_, times)| *times).max().unwrap();
+        let found = time(piped(4, 8));
+        assert_eq!(found.bubble.0, 3 * (slowest.1 / 8 + slowest.2 / 8));
+        assert_eq!(found.step().0, slowest.0 + found.bubble.0);
+    }
+
+    #[test]
+    fn a_batch_is_dealt_out_or_refused() {
+        let of = |micro_batch_size, gpus, tp, sequences| {
+            let parallel = Parallel { gpus: Some(gpus), tp, ..Parallel::default() };
+            let options = Options { micro_batch_size, parallel, ..Options::default() };
+            let options = options.of_sequences(sequences);
+            options.map(|options| {
+                assert_eq!(options.sequences().unwrap(), sequences);
+                options.gradient_accumulation_steps
+            })
+        };
+        assert_eq!(of(1, 16, 8, 64).unwrap(), 32);
+        assert_eq!(of(4, 16, 1, 64).unwrap(), 1);
+        for (micro_batch, sequences) in [(8, 64), (3, 64), (1, 0)] {
+            let said = of(micro_batch, 16, 1, sequences).unwrap_err().to_string();
+            assert!(said.contains(&format!("× dp 16 = {}", micro_batch * 16)), "{said}");
+        }
+    }
+}
