@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod combinations;
 mod data_parallel_args;
 mod from;
 mod http;
@@ -17,10 +18,13 @@ mod parallel_args;
 mod post_training_args;
 mod progress;
 mod question;
+mod search_args;
 mod server;
+mod side_by_side;
 mod step_args;
 mod usage;
 mod usual;
+mod usual_values;
 mod values;
 mod verbs;
 

@@ -52,6 +52,11 @@ impl Output {
         self
     }
 
+    /// Whether people read the answer, and wait for it.
+    pub(crate) fn is_for_people(&self) -> bool {
+        self.format == Format::Table && self.listener.is_none()
+    }
+
     /// Lets go of what an answer was made of. The binary ends, so its million pieces need no freeing; a program goes on.
     pub(crate) fn let_go<T>(&self, of: T) {
         match self.listener {

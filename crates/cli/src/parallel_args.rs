@@ -128,6 +128,21 @@ impl ParallelArgs {
         })
     }
 
+    /// Whether an option is said: one of those that a search has usual values of.
+    pub(crate) fn says(&self, option: &str) -> bool {
+        match option {
+            "dp" => self.dp.is_some(),
+            "zero" => self.zero.is_some(),
+            "fsdp" => self.fsdp.is_some(),
+            "tp" => self.tp.is_some(),
+            "sp" => self.sp.is_some(),
+            "pp" => self.pp.is_some(),
+            "cp" => self.cp.is_some(),
+            "ep" => self.ep.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whose modules run the step.
     pub(crate) fn stack(&self) -> Stack {
         self.stack.map_or(Stack::default(), Into::into)

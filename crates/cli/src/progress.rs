@@ -1,4 +1,4 @@
-//! The bar that large files show while they are read, on a terminal alone.
+//! The bar that large files show while they are read, and searches while they run: on a terminal alone.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use peakledger_input::Binary;
@@ -16,12 +16,20 @@ impl Progress {
     /// Of a file; what is unpacked on the way has no known end, and no bar.
     pub(crate) fn of(file: &Binary) -> Progress {
         let size = file.size().filter(|size| *size > LARGE && !file.is_packed());
-        let bar = size.filter(|_| std::io::stderr().is_terminal()).map(|size| {
-            let bar = ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::stderr_with_hz(10));
-            let style = ProgressStyle::with_template("reading {bar:40} {bytes} of {total_bytes}");
-            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        Progress { bar }
+        Progress { bar: size.and_then(|size| bar(size, "reading {bar:40} {bytes} of {total_bytes}")) }
+    }
+
+    /// Of so many combinations, where the answer is for people.
+    pub(crate) fn of_combinations(many: u64, is_for_people: bool) -> Progress {
+        let template = "planning {bar:40} {human_pos} of {human_len}, {eta} left";
+        Progress { bar: if is_for_people { bar(many, template) } else { None } }
+    }
+
+    /// One more is done.
+    pub(crate) fn one_more(&self) {
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
     }
 
     /// So many bytes are read.
@@ -30,6 +38,15 @@ impl Progress {
             bar.set_position(bytes);
         }
     }
+}
+
+/// A bar, if there is a terminal to draw it on.
+fn bar(length: u64, template: &str) -> Option<ProgressBar> {
+    std::io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr_with_hz(10));
+        let style = ProgressStyle::with_template(template);
+        bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    })
 }
 
 impl Drop for Progress {

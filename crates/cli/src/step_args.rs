@@ -1,9 +1,9 @@
 //! The options of a training step: what `plan` takes, and what each of its candidates may change.
 
 use crate::parallel_args::ParallelArgs;
-use crate::usage;
+use crate::usage::{self, Asker};
 use crate::values::values;
-use clap::{Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use peakledger_input::{Place, Problem, quoted};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
@@ -363,19 +363,42 @@ impl Candidate {
     }
 }
 
-impl StepArgs {
-    /// Changes it by what the words of a command line say.
-    pub(crate) fn change(&mut self, words: impl IntoIterator<Item = String>) -> Result<(), Problem> {
+/// What the words of a command line say of a step, to be said of any.
+#[derive(Clone)]
+pub(crate) struct Said(ArgMatches);
+
+impl Said {
+    /// What these words say.
+    pub(crate) fn of(words: impl IntoIterator<Item = String>, asker: Asker<'_>) -> Result<Said, Problem> {
         let command = Command::new("--candidate").no_binary_name(true).disable_help_flag(true);
         let mut command = StepArgs::augment_args_for_update(command);
         let parsed = command.try_get_matches_from_mut(words);
-        let updated = parsed.and_then(|matches| {
-            if matches.contains_id("recompute") {
-                self.gradient_checkpointing = None; // the word that is said now holds
-            }
-            self.update_from_arg_matches(&matches)
-        });
-        updated.map_err(|error| usage::explained(&error, &command, usage::Asker::Candidate))
+        parsed.map(Said).map_err(|error| usage::explained(&error, &command, asker))
+    }
+}
+
+impl StepArgs {
+    /// Changes it by what the words of a command line say.
+    pub(crate) fn change(&mut self, words: impl IntoIterator<Item = String>) -> Result<(), Problem> {
+        self.take(&Said::of(words, Asker::Step("a candidate"))?)
+    }
+
+    /// Changes it by what is said.
+    pub(crate) fn take(&mut self, Said(matches): &Said) -> Result<(), Problem> {
+        if matches.contains_id("recompute") {
+            self.gradient_checkpointing = None; // the word that is said now holds
+        }
+        self.update_from_arg_matches(matches).map_err(|error| Problem::anywhere(error.to_string()))
+    }
+
+    /// Whether one of these options is said: those that a search has usual values of.
+    pub(crate) fn says(&self, options: &[&str]) -> bool {
+        options.iter().any(|option| match *option {
+            "micro-batch-size" => self.micro_batch_size.is_some(),
+            "recompute" => self.recompute.is_some() || self.gradient_checkpointing.is_some(),
+            "offload" => self.offload.is_some(),
+            of_many_gpus => self.parallel.says(of_many_gpus),
+        })
     }
 }
 

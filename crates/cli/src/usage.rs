@@ -32,8 +32,8 @@ pub(crate) enum Asker<'a> {
     Binary,
     /// A verb.
     Verb(&'a str),
-    /// A candidate of `plan`.
-    Candidate,
+    /// What takes the options of a step: a candidate, say.
+    Step(&'a str),
 }
 
 impl Asker<'_> {
@@ -41,7 +41,7 @@ impl Asker<'_> {
         match self {
             Asker::Binary => "`peakledger`".to_owned(),
             Asker::Verb(verb) => format!("`peakledger {verb}`"),
-            Asker::Candidate => "a candidate".to_owned(),
+            Asker::Step(who) => who.to_owned(),
         }
     }
 
@@ -50,7 +50,7 @@ impl Asker<'_> {
         match self {
             Asker::Binary => "`peakledger --help` lists what there is".to_owned(),
             Asker::Verb(verb) => format!("`peakledger {verb} --help` lists what there is"),
-            Asker::Candidate => "a candidate takes the options of a step".to_owned(),
+            Asker::Step(who) => format!("{who} takes the options of a step"),
         }
     }
 }

@@ -361,7 +361,10 @@ impl Options {
 
     /// The world. Transformers splits the matrices of experts as all others are, or not at all where whole experts are
     /// spread (`TransformersDeviceMesh`, `transformers/distributed/utils.py`).
-    pub(crate) fn mesh(&self) -> Result<Mesh, Problem> {
+    ///
+    /// # Errors
+    /// Names the size that is none, or fills in the equation that does not hold.
+    pub fn mesh(&self) -> Result<Mesh, Problem> {
         let whole_experts = self.stack == Stack::Transformers && self.parallel.ep > 1;
         let etp = self.parallel.etp.or(whole_experts.then_some(1));
         Mesh::of(&Parallel { etp, ..self.parallel.clone() })

@@ -17,6 +17,8 @@ pub struct Tried {
     pub device_peak: Bytes,
     /// What that rank takes of the card, by the verdict that was asked for.
     pub verdict: Verdict,
+    /// What of that lies outside the allocator.
+    pub outside: Bytes,
     /// What the steady step costs the rank that takes longest.
     pub costs: Costs,
     /// How long the step takes, where the card's rates are known.
@@ -83,10 +85,11 @@ fn try_out_to(
             let [forward, backward] = passes(short, micro_batches, speeds)?;
             Some(StepTime { slowest, bubble: bubble(&parallel, forward, backward) })
         });
-        let this = Tried { device_peak: short.device_peak(), verdict, costs, time };
+        let outside = short.plan().outside(Some(card));
+        let this = Tried { device_peak: short.device_peak(), verdict, outside, costs, time };
         let so_far = tried.get_or_insert(this);
         if verdict.needed > so_far.verdict.needed {
-            (so_far.verdict, so_far.device_peak) = (verdict, this.device_peak);
+            *so_far = Tried { costs: so_far.costs, time: so_far.time, ..this };
         }
         // without the card's rates by what is multiplied, which ranks share out as they do time
         let length = |tried: &Tried| (tried.time.map(|time| time.slowest.step), tried.costs.flops.total());
@@ -179,7 +182,10 @@ mod tests {
                 TheoreticalTime::of(&phases.map(|phase| phase.costs).sum(), speeds).unwrap().step.0
             };
             let forward = of(|phase| [Phase::Forward, Phase::Loss].contains(phase));
-            (plan.device_peak().phase.device_peak, (of(|_| true), forward, of(|phase| *phase == Phase::Backward)))
+            (
+                plan.device_peak().phase.device_peak,
+                (of(|_| true), forward, of(|phase| *phase == Phase::Backward)),
+            )
         };
         let ranks = plan_ranks(&model(), &piped(4, 8), Shown::Worst, look).unwrap();
         let slowest = ranks.each.iter().map(|(_, times)| *times).max().unwrap();

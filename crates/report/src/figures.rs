@@ -86,6 +86,11 @@ pub(crate) fn flop(flops: u128) -> String {
     }
 }
 
+/// An amount of bytes, as people read it.
+pub(crate) fn amount(bytes: u128) -> Bytes {
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
 /// A time in seconds, for machine formats.
 #[allow(clippy::cast_precision_loss)] // for people; the exact counts are given with it
 pub(crate) fn seconds(time: Picoseconds) -> f64 {

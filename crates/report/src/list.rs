@@ -56,9 +56,9 @@ impl ListReport {
 impl Report for ListReport {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let column = |(at, title): (usize, &&'static str)| match (at, self.is_number(at)) {
-            (0, _) => Column::left(title).cut(),
-            (_, true) => Column::right(title).optional(),
-            (_, false) => Column::left(title).optional(),
+            (0, _) => Column::left(*title).cut(),
+            (_, true) => Column::right(*title).optional(),
+            (_, false) => Column::left(*title).optional(),
         };
         let mut table = Table::new(self.titles.iter().enumerate().map(column).collect());
         for row in &self.rows {

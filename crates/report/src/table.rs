@@ -3,6 +3,7 @@
 use crate::Look;
 use anstyle::Style;
 use peakledger_core::ByCategory;
+use std::borrow::Cow;
 use std::io;
 use unicode_width::UnicodeWidthStr;
 
@@ -14,7 +15,7 @@ pub(crate) struct Table {
 
 /// A column: its title, its side, and what becomes of it where there is no room.
 pub(crate) struct Column {
-    title: &'static str,
+    title: Cow<'static, str>,
     right: bool,
     fit: Fit,
 }
@@ -38,16 +39,16 @@ pub(crate) enum Cell {
 }
 
 impl Column {
-    pub(crate) fn left(title: &'static str) -> Column {
-        Column { title, right: false, fit: Fit::Whole }
+    pub(crate) fn left(title: impl Into<Cow<'static, str>>) -> Column {
+        Column { title: title.into(), right: false, fit: Fit::Whole }
     }
 
-    pub(crate) fn right(title: &'static str) -> Column {
-        Column { title, right: true, fit: Fit::Whole }
+    pub(crate) fn right(title: impl Into<Cow<'static, str>>) -> Column {
+        Column { title: title.into(), right: true, fit: Fit::Whole }
     }
 
     pub(crate) fn bar(full: u64) -> Column {
-        Column { title: "", right: false, fit: Fit::Bar { full } }
+        Column { title: Cow::Borrowed(""), right: false, fit: Fit::Bar { full } }
     }
 
     pub(crate) fn cut(self) -> Column {
@@ -99,7 +100,7 @@ impl Table {
         let gap = if look.width < 60 { 1 } else { 2 };
         let widths = self.widths(look.width, gap);
         if self.columns.iter().any(|column| !column.title.is_empty()) && look.width >= 40 {
-            let titles = self.columns.iter().map(|column| Cell::styled(column.title, look.faint()));
+            let titles = self.columns.iter().map(|column| Cell::styled(column.title.as_ref(), look.faint()));
             self.line(out, look, &titles.collect::<Vec<_>>(), &widths, gap)?;
         }
         self.rows.iter().try_for_each(|row| self.line(out, look, row, &widths, gap))

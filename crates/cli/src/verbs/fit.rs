@@ -1,8 +1,11 @@
 //! `peakledger fit`: what fits a card, and what would.
 
+use super::search;
 use crate::Answer;
 use crate::args::{Model, OutputArgs, alloc_conf, model};
 use crate::from::{FromArgs, Given};
+use crate::search_args::SearchArgs;
+use crate::side_by_side::side_by_side;
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, RECOMPUTE, TOGETHER, changes, together};
 use clap::Command;
@@ -14,9 +17,6 @@ use peakledger_plan::options::{Options, Recompute};
 use peakledger_plan::parallel::{Parallel, Shown, Stack, plan_ranks};
 use peakledger_plan::{Choices, Fit, Plan, Verdict, fewest_gpus};
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, OffloadRule, Reservation};
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 /// The change that recomputes and offloads no more layers than it takes.
 const BY_LAYER: &str = "by layer";
@@ -52,6 +52,8 @@ pub(crate) struct Args {
     #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
     candidates: Vec<String>,
     #[command(flatten)]
+    search: SearchArgs,
+    #[command(flatten)]
     pub(super) output: OutputArgs,
 }
 
@@ -62,6 +64,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     if args.from.print_options {
         return request.print();
     }
+    args.search.check()?;
     let step = &request.step;
     let Some(gpu) = &args.gpu else {
         let problem = Problem::in_option("--gpu", "what fits depends on the card, and none is named");
@@ -79,6 +82,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let read: Vec<&Input> = config.iter().chain(&request.inputs).collect();
     let output = args.output.request(&read)?;
     let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card, settings };
+    if args.search.is_asked() {
+        return search::run(&args.search, &request, &try_out, &model.name, &output, args.exit_code);
+    }
 
     let needed = |plan: &Plan| (try_out.verdict(plan).needed, ());
     let given = step
@@ -167,42 +173,24 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     Ok(if args.exit_code && !fit.verdict.fits() { Answer::No } else { Answer::Given })
 }
 
-/// Does the same with all items, as many at once as the machine has cores, and keeps their order.
-fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
-    let next = AtomicUsize::new(0);
-    let done = || -> Vec<(usize, R)> {
-        std::iter::from_fn(|| {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            items.get(at).map(|item| (at, work(item)))
-        })
-        .collect()
-    };
-    let mut all: Vec<(usize, R)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(done)).collect();
-        let joined =
-            workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        joined.flatten().collect()
-    });
-    all.sort_by_key(|(at, _)| *at);
-    all.into_iter().map(|(_, result)| result).collect()
-}
-
 /// Where steps are tried out.
-struct Trial<'a> {
-    architecture: Architecture,
-    card: &'a Card,
-    settings: Settings,
+pub(super) struct Trial<'a> {
+    pub(super) architecture: Architecture,
+    pub(super) card: &'a Card,
+    pub(super) settings: Settings,
 }
 
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
         let takes = |plan: &Plan| self.verdict(plan);
-        let quick = |plan: &Plan| {
-            let fits = Reservation::fits(plan, self.settings, self.card);
-            fits.unwrap_or_else(|| Verdict::of(plan, self.card, None))
-        };
+        let quick = |plan: &Plan| self.quick(plan);
         Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes, &quick)
+    }
+
+    /// Whether a rank fits, which says of a misfit nothing more.
+    pub(super) fn quick(&self, plan: &Plan) -> Verdict {
+        let fits = Reservation::fits(plan, self.settings, self.card);
+        fits.unwrap_or_else(|| Verdict::of(plan, self.card, None))
     }
 
     /// What a rank takes of the card.

@@ -12,6 +12,7 @@ mod read;
 mod reconcile;
 mod replay;
 mod report;
+mod search;
 mod serve;
 mod show;
 mod traced;

@@ -54,7 +54,7 @@ pub struct Shape {
     /// Whether positions are learned, so that there are no more than `max_position_embeddings`.
     pub(crate) learned_positions: bool,
     /// The experts of layers that route their tokens to some; 0 where no layer does.
-    pub(crate) num_experts: u64,
+    pub num_experts: u64,
 }
 
 /// Attention that looks back a limited way.

@@ -1,8 +1,7 @@
 //! What a step costs beside the memory it takes, in words and as JSON; and what a candidate's step costs more.
 
 use super::PlanReport;
-use crate::figures::{added_time, flop, seconds, signed_seconds};
-use peakledger_core::Bytes;
+use crate::figures::{added_time, amount, flop, seconds, signed_seconds};
 use peakledger_plan::{Costs, HostBytes, Plan, Step, TheoreticalTime};
 use serde::Serialize;
 
@@ -212,9 +211,4 @@ impl PlanReport<'_> {
     pub(super) fn costs_title(&self) -> &'static str {
         if self.time_of(self.plan).is_some() { "theoretical cost" } else { "cost" }
     }
-}
-
-/// An amount of bytes, as people read it.
-fn amount(bytes: u128) -> Bytes {
-    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
 }

@@ -1,0 +1,114 @@
+//! What `fit` is asked to search: which values of which options, in every combination.
+
+use crate::combinations::{Combinations, Varied};
+use crate::step_args::StepArgs;
+use crate::usage;
+use crate::usual_values::usual_values;
+use clap::Args;
+use peakledger_input::{Problem, quoted};
+use peakledger_plan::config::Architecture;
+use peakledger_plan::options::Options;
+
+/// Every combination of some values.
+#[derive(Args)]
+#[command(next_help_heading = "Search")]
+pub(crate) struct SearchArgs {
+    /// Try every combination of the usual values of what is not said: parallel sizes, sharding, recompute, micro-batch and
+    /// offload, at the same number of sequences in a step
+    #[arg(long, conflicts_with = "candidates")]
+    search: bool,
+    /// Try these values of an option in every combination: "tp=1,2,4,8", or with | between them where values have commas; may
+    /// be repeated. Without --search nothing else differs
+    #[arg(long, value_name = "NAME=V,V,…", conflicts_with = "candidates")]
+    among: Vec<String>,
+    /// Sequences of a step, those of all ranks together, in every combination [default: as many as the step has as it is
+    /// given]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    global_batch_size: Option<u64>,
+}
+
+impl SearchArgs {
+    /// Whether a search is asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.search || !self.among.is_empty()
+    }
+
+    /// Refuses what is said of a search that is not asked for.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        match self.global_batch_size {
+            Some(_) if !self.is_asked() => {
+                let cause = "it holds for the combinations of a search, and none is asked for";
+                Err(Problem::in_option("--global-batch-size", cause)
+                    .mend("add --search, or use --gradient-accumulation-steps"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sequences of a step.
+    pub(crate) fn sequences(&self, given: &Options) -> Result<u64, Problem> {
+        self.global_batch_size.map_or_else(|| given.sequences(), Ok)
+    }
+
+    /// What is tried.
+    ///
+    /// # Errors
+    /// What is wrong with a list of values.
+    pub(crate) fn combinations(
+        &self,
+        step: &StepArgs,
+        options: &Options,
+        model: &Architecture,
+        sequences: u64,
+    ) -> Result<Combinations, Problem> {
+        let mut asked: Vec<(&str, Vec<(String, String)>)> = Vec::with_capacity(self.among.len());
+        for text in &self.among {
+            let (name, values) = values(text)?;
+            if asked.iter().any(|(other, _)| *other == name) {
+                let cause = format!("there are two lists of values of {name}");
+                return Err(Problem::in_option("--among", cause).mend("write them as one"));
+            }
+            asked.push((name, values));
+        }
+        let mut varied = Vec::new();
+        if self.search {
+            for usual in usual_values(step, options, model, sequences) {
+                // what is asked for takes the place of what is usual
+                if !asked.iter().any(|(name, _)| usual.sets.contains(name)) {
+                    varied.push(Varied::of(usual.name, usual.values)?);
+                }
+            }
+        }
+        for (name, values) in asked {
+            varied.push(Varied::of(name, values)?);
+        }
+        Combinations::of(varied)
+    }
+}
+
+/// `tp=1,2` or `offload=none|activations,optimizer`: the option, and its values with the options that set them.
+fn values(text: &str) -> Result<(&str, Vec<(String, String)>), Problem> {
+    let wrong = |cause: String, mend: &str| Err(Problem::in_option("--among", cause).mend(mend));
+    let example = "write it as `--among \"tp=1,2,4,8\"`";
+    let Some((name, values)) = text.split_once('=') else {
+        return wrong(format!("{} is not NAME=V,V,…", quoted(text)), example);
+    };
+    let name = name.trim().trim_start_matches("--");
+    if name.is_empty() || name.contains(char::is_whitespace) {
+        return wrong(format!("{} names no option", quoted(text)), example);
+    }
+    if name == "gradient-accumulation-steps" {
+        let cause =
+            "micro-batches in a step follow from the sequences in a step and the micro-batch".to_owned();
+        return wrong(cause, "use --global-batch-size, and `micro-batch-size=…`");
+    }
+    let separator = if values.contains('|') { '|' } else { ',' };
+    let mut all = Vec::new();
+    for value in values.split(separator).map(str::trim) {
+        if value.is_empty() || value.contains(char::is_whitespace) {
+            return wrong(format!("{} is no value of {name}", quoted(value)), example);
+        }
+        all.push((value.to_owned(), format!("--{name}={value}")));
+    }
+    Ok((name, all))
+}

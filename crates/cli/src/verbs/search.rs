@@ -1,0 +1,186 @@
+//! `peakledger fit --search`: every combination of some options on a card.
+//!
+//! Each is planned and none is guessed at. A plan's device peak says that it does not fit, or that it does with a quarter of
+//! itself to spare; what lies between is held by a replay of the caching allocator, and so is all that is shown.
+
+use super::fit::Trial;
+use crate::Answer;
+use crate::combinations::Combinations;
+use crate::from::Resolved;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::search_args::SearchArgs;
+use crate::side_by_side::{cores, counted, side_by_side};
+use peakledger_input::{Place, Problem};
+use peakledger_plan::options::Options;
+use peakledger_plan::{Plan, Tried, Verdict, plan, try_out, try_out_replayed};
+use peakledger_report::{Refused, SearchReport, SearchRow};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+pub(super) fn run(
+    args: &SearchArgs,
+    request: &Resolved,
+    trial: &Trial<'_>,
+    name: &str,
+    output: &Output,
+    exit_code: bool,
+) -> Result<Answer, Problem> {
+    let blame = |problem| request.blame(problem);
+    let given = request.step.options(Some(trial.card)).map_err(blame)?;
+    let sequences = args.sequences(&given).map_err(blame)?;
+    let combinations = args.combinations(&request.step, &given, &trial.architecture, sequences)?;
+    let search = Search { trial, request, combinations: &combinations, sequences };
+    let (mut rows, refused) = search.try_all(cores(), output.is_for_people());
+    let front = search.front(&mut rows);
+    let shown = front.first().and_then(|at| rows.get(*at)).or_else(|| rows.first());
+    let plan = shown.and_then(|row| plan(trial.architecture.clone(), search.options(row.number).ok()?).ok());
+    let report = SearchReport {
+        name,
+        card: trial.card,
+        dimensions: &combinations.dimensions(),
+        sequences,
+        rows: &rows,
+        front: &front,
+        refused: &refused,
+        plan: plan.as_ref(),
+        origins: request.origins.as_ref(),
+    };
+    output.write(&report)?;
+    Ok(if exit_code && front.is_empty() { Answer::No } else { Answer::Given })
+}
+
+/// The combinations that are tried, and where.
+struct Search<'a> {
+    trial: &'a Trial<'a>,
+    request: &'a Resolved,
+    combinations: &'a Combinations,
+    sequences: u64,
+}
+
+impl Search<'_> {
+    /// Tries all combinations: those that can be, and why the others cannot, the most common reason first.
+    fn try_all(&self, threads: usize, is_for_people: bool) -> (Vec<SearchRow>, Vec<Refused>) {
+        let many = self.combinations.count();
+        let progress = Progress::of_combinations(many as u64, is_for_people);
+        let refusals: Mutex<BTreeMap<String, (usize, Refused)>> = Mutex::default();
+        let rows = counted(many, threads, |number| {
+            let row = self.row(number as u64).map_err(|problem| {
+                let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
+                refuse(&mut refusals, number, problem);
+            });
+            progress.one_more();
+            row.ok()
+        });
+        let refusals = refusals.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals: Vec<(usize, Refused)> = refusals.into_values().collect();
+        refusals.sort_by_key(|(first, refused)| (Reverse(refused.count), *first));
+        let rows = rows.into_iter().flatten().collect();
+        (rows, refusals.into_iter().map(|(_, refused)| refused).collect())
+    }
+
+    /// How a combination is run.
+    fn options(&self, number: u64) -> Result<Options, Problem> {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        let step = self.combinations.step(number, &self.request.step)?;
+        step.options(Some(self.trial.card))?.of_sequences(self.sequences)
+    }
+
+    /// Plans a combination, and asks the allocator where its device peak is near the limit.
+    fn row(&self, number: u64) -> Result<SearchRow, Problem> {
+        let options = self.options(number)?;
+        let Trial { architecture, card, .. } = self.trial;
+        let is_whole = options.parallel.pp <= 1;
+        let mut is_replayed = false;
+        let mut tried = try_out(architecture, options.clone(), card, |plan| {
+            let quick = Verdict::of(plan, card, None);
+            // the plan that is there says as much as a longer one would
+            is_replayed = is_whole && is_near(quick);
+            if is_replayed { self.trial.quick(plan) } else { quick }
+        })?;
+        if !is_whole && is_near(tried.verdict) {
+            tried = self.replayed(options.clone())?;
+            is_replayed = true;
+        }
+        Ok(SearchRow {
+            number,
+            micro_batch_size: options.micro_batch_size,
+            gradient_accumulation_steps: options.gradient_accumulation_steps,
+            dp: options.mesh()?.dp,
+            tried,
+            is_replayed,
+        })
+    }
+
+    /// The same by what the caching allocator reserves.
+    fn replayed(&self, options: Options) -> Result<Tried, Problem> {
+        let Trial { architecture, card, .. } = self.trial;
+        try_out_replayed(architecture, options, card, |plan: &Plan| self.trial.quick(plan))
+    }
+
+    /// Puts rows in order, and replays what is on the front until all of it is: a device peak is the least that is reserved, so
+    /// what another one beats by its device peak alone is beaten.
+    fn front(&self, rows: &mut [SearchRow]) -> Vec<usize> {
+        loop {
+            rows.sort_unstable_by_key(SearchRow::order);
+            let front = front(rows);
+            let open: Vec<usize> = front
+                .iter()
+                .copied()
+                .filter(|at| rows.get(*at).is_some_and(|row| !row.is_replayed))
+                .collect();
+            if open.is_empty() {
+                return front;
+            }
+            let replayed =
+                side_by_side(&open, |at| self.replayed(self.options(rows.get(*at)?.number).ok()?).ok());
+            for (at, tried) in open.into_iter().zip(replayed) {
+                if let Some(row) = rows.get_mut(at) {
+                    row.is_replayed = true;
+                    row.tried = tried.unwrap_or(row.tried);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the allocator has to be asked: it fits, with less to spare than a quarter of what it takes.
+fn is_near(quick: Verdict) -> bool {
+    quick.fits() && quick.headroom().saturating_mul(4) < i128::from(quick.needed.get())
+}
+
+/// Of rows in their order, those that fit and that no earlier one beats.
+fn front(rows: &[SearchRow]) -> Vec<usize> {
+    let mut least = None;
+    let fitting = rows.iter().take_while(|row| row.tried.verdict.fits()).enumerate();
+    fitting
+        .filter_map(|(at, row)| {
+            let needed = row.tried.verdict.needed;
+            least.is_none_or(|least| needed < least).then(|| least = Some(needed)).map(|()| at)
+        })
+        .collect()
+}
+
+/// Counts a reason, with those that differ from it in their figures alone.
+fn refuse(refusals: &mut BTreeMap<String, (usize, Refused)>, number: usize, problem: Problem) {
+    let option = match problem.place {
+        Some(Place::Option(option)) => Some(option),
+        _ => None,
+    };
+    let mut kind: String = option.iter().flat_map(|option| [option.as_str(), " "]).collect();
+    let mut after_a_digit = false;
+    for c in problem.cause.chars() {
+        if !(after_a_digit && c.is_ascii_digit()) {
+            kind.push(if c.is_ascii_digit() { '#' } else { c });
+        }
+        after_a_digit = c.is_ascii_digit();
+    }
+    let this = Refused { count: 0, option, cause: problem.cause };
+    let (first, refused) = refusals.entry(kind).or_insert_with(|| (number, this.clone()));
+    let count = refused.count + 1;
+    if number < *first {
+        (*first, *refused) = (number, this);
+    }
+    refused.count = count;
+}

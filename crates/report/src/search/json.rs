@@ -1,0 +1,143 @@
+//! The search for programs: every combination that can be, in one order on every machine.
+
+use super::{SearchReport, SearchRow};
+use crate::Origins;
+use crate::figures::seconds;
+use crate::json::write_json;
+use peakledger_core::Bytes;
+use serde::Serialize;
+use std::io;
+
+#[derive(Serialize)]
+struct SearchJson<'a> {
+    model: &'a str,
+    parameters: Option<u64>,
+    gpu: &'a str,
+    capacity_bytes: u64,
+    /// Sequences of a step, in every combination.
+    global_batch_size: u64,
+    dimensions: Vec<DimensionJson<'a>>,
+    tried: u64,
+    possible: usize,
+    fitting: usize,
+    /// Those that can be: first those that fit, the quickest first.
+    rows: Vec<RowJson<'a>>,
+    not_possible: Vec<RefusedJson<'a>>,
+    not_counted: Vec<&'static str>,
+    /// Where the options came from, if configs were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'a Origins>,
+}
+
+#[derive(Serialize)]
+struct DimensionJson<'a> {
+    name: &'a str,
+    values: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct RowJson<'a> {
+    name: String,
+    options: String,
+    /// The value of each dimension.
+    values: Vec<&'a str>,
+    dp: u32,
+    micro_batch_size: u64,
+    gradient_accumulation_steps: u32,
+    fits: bool,
+    headroom_bytes: i128,
+    device_peak_bytes: u64,
+    /// Null where it was not found out: it fits, or does not, by its device peak.
+    reserved_bytes: Option<u64>,
+    outside_bytes: u64,
+    /// The least time by the card's peak rates; null where they are not known.
+    theoretical: Option<TimeJson>,
+    flops: u128,
+    recomputed_flops: u128,
+    to_host_bytes: u128,
+    from_host_bytes: u128,
+    communicated_bytes: u128,
+    /// Whether no other one that fits takes no more memory and no more time.
+    pareto: bool,
+}
+
+#[derive(Serialize)]
+#[allow(clippy::struct_field_names)] // the unit of each
+struct TimeJson {
+    step_seconds: f64,
+    recompute_seconds: f64,
+    host_seconds: f64,
+    communicated_seconds: f64,
+    bubble_seconds: f64,
+}
+
+#[derive(Serialize)]
+struct RefusedJson<'a> {
+    count: u64,
+    option: Option<&'a str>,
+    cause: &'a str,
+}
+
+impl SearchReport<'_> {
+    pub(super) fn write_json(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        let dimensions = self.dimensions.iter().map(|of| DimensionJson {
+            name: &of.name,
+            values: of.values.iter().map(|value| value.name.as_str()).collect(),
+        });
+        let json = SearchJson {
+            model: self.name,
+            parameters: self.plan.map(|plan| plan.parameters),
+            gpu: &self.card.name,
+            capacity_bytes: self.card.total.get(),
+            global_batch_size: self.sequences,
+            dimensions: dimensions.collect(),
+            tried: self.tried(),
+            possible: self.rows.len(),
+            fitting: self.fitting(),
+            rows: self.rows.iter().enumerate().map(|(at, row)| self.row_json(at, row)).collect(),
+            not_possible: self
+                .refused
+                .iter()
+                .map(|refused| RefusedJson {
+                    count: refused.count,
+                    option: refused.option.as_deref(),
+                    cause: &refused.cause,
+                })
+                .collect(),
+            not_counted: self.not_counted(),
+            from: self.origins,
+        };
+        write_json(out, &json)
+    }
+
+    fn row_json(&self, at: usize, row: &SearchRow) -> RowJson<'_> {
+        let (tried, costs) = (&row.tried, &row.tried.costs);
+        let theoretical = tried.time.map(|time| TimeJson {
+            step_seconds: seconds(time.step()),
+            recompute_seconds: seconds(time.slowest.recompute),
+            host_seconds: seconds(time.slowest.host),
+            communicated_seconds: seconds(time.slowest.sent),
+            bubble_seconds: seconds(time.bubble),
+        });
+        RowJson {
+            name: self.name_of(row),
+            options: self.options_of(row),
+            values: self.values(row).into_iter().map(|value| value.name.as_str()).collect(),
+            dp: row.dp,
+            micro_batch_size: row.micro_batch_size,
+            gradient_accumulation_steps: row.gradient_accumulation_steps,
+            fits: tried.verdict.fits(),
+            headroom_bytes: tried.verdict.headroom(),
+            device_peak_bytes: tried.device_peak.get(),
+            reserved_bytes: row.reserved().map(Bytes::get),
+            outside_bytes: tried.outside.get(),
+            theoretical,
+            flops: costs.flops.total(),
+            recomputed_flops: costs.recomputed.total(),
+            to_host_bytes: costs.host.to_host,
+            from_host_bytes: costs.host.from_host,
+            communicated_bytes: costs.communicated,
+            pareto: self.front.contains(&at),
+        }
+    }
+}

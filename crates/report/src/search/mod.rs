@@ -1,0 +1,283 @@
+//! The report of `fit --search`: of all combinations of some options, which cannot be, which fit a card, and which of those
+//! no other one beats in both memory and time.
+
+mod json;
+mod table;
+
+use crate::figures::{count, spare_or_short};
+use crate::plan::grouped;
+use crate::{Look, Origins, Report, csv_table};
+use peakledger_core::Bytes;
+use peakledger_plan::catalogue::Card;
+use peakledger_plan::{Picoseconds, Plan, Tried};
+use std::io;
+
+/// What came of all combinations of some options.
+#[derive(Debug)]
+pub struct SearchReport<'a> {
+    /// What the user calls the model.
+    pub name: &'a str,
+    /// The card.
+    pub card: &'a Card,
+    /// The options that differ, and what they may be.
+    pub dimensions: &'a [Dimension],
+    /// Sequences of a step, those of all ranks together: the same in every combination.
+    pub sequences: u64,
+    /// Those that can be: first those that fit, then the others; the quickest first, then those that take least.
+    pub rows: &'a [SearchRow],
+    /// Of those that fit, which no other one beats, by their places among the rows, the quickest first.
+    pub front: &'a [usize],
+    /// Why the others cannot be.
+    pub refused: &'a [Refused],
+    /// The plan of the first row, with the rank that needs most.
+    pub plan: Option<&'a Plan>,
+    /// Where the options came from, if configs were read.
+    pub origins: Option<&'a Origins>,
+}
+
+/// An option that differs, or several that go together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dimension {
+    /// What it is called.
+    pub name: String,
+    /// What it may be.
+    pub values: Vec<Setting>,
+}
+
+/// What an option may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// In a word.
+    pub name: String,
+    /// As options of the command line; nothing where it is what they are without.
+    pub options: String,
+}
+
+/// A combination that can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchRow {
+    /// Which it is, counted with the values of the last dimension changing first.
+    pub number: u64,
+    /// Sequences in a micro-batch.
+    pub micro_batch_size: u64,
+    /// Micro-batches in a step.
+    pub gradient_accumulation_steps: u32,
+    /// Data parallel ranks.
+    pub dp: u32,
+    /// What it takes and costs.
+    pub tried: Tried,
+    /// Whether what the caching allocator reserves was found out; else it is known by its device peak.
+    pub is_replayed: bool,
+}
+
+/// Combinations that cannot be, for a reason that they share but for its figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// How many.
+    pub count: u64,
+    /// The option that says so, of the first of them.
+    pub option: Option<String>,
+    /// Why, of the first of them.
+    pub cause: String,
+}
+
+impl SearchRow {
+    /// The order of rows: those that fit, then the quickest, then those that take least, then as they were counted.
+    pub fn order(&self) -> impl Ord + use<> {
+        let time = self.tried.time.map(|time| time.step());
+        (!self.tried.verdict.fits(), time, self.tried.verdict.needed, self.number)
+    }
+
+    /// What the caching allocator reserves, where it was found out: where it runs out, it is not.
+    fn reserved(&self) -> Option<Bytes> {
+        let Tried { verdict, outside, .. } = self.tried;
+        let reserved = || Bytes::new(verdict.needed.get().saturating_sub(outside.get()));
+        (self.is_replayed && verdict.fits()).then(reserved)
+    }
+
+    fn time(&self) -> Option<Picoseconds> {
+        self.tried.time.map(|time| time.step())
+    }
+}
+
+/// What is said of the front.
+const PARETO: &str = "memory against time: no other combination that fits takes no more of both";
+
+/// The same where no time is known.
+const LEAST: &str = "the one that takes least; there is no time, as the card's rates are not known";
+
+/// What the theoretical time has.
+const TIME: &str = "in theory: products and copies at the card's peak rates, what is computed again, what is sent at the rate within a \
+                    host, and the waiting of the pipeline, one after the other; between hosts it takes longer, and what overlaps is not \
+                    looked at";
+
+/// How what a combination takes is known.
+const TAKEN: &str = "what is shown, and whatever fits with less to spare than a quarter of its peak, is held by a replay of the \
+                     caching allocator; the others fit or not by their device peak";
+
+impl SearchReport<'_> {
+    /// All combinations.
+    fn tried(&self) -> u64 {
+        let values = self.dimensions.iter().map(|dimension| dimension.values.len() as u64);
+        values.fold(1, u64::saturating_mul)
+    }
+
+    /// Those that fit.
+    fn fitting(&self) -> usize {
+        self.rows.iter().take_while(|row| row.tried.verdict.fits()).count()
+    }
+
+    /// The value of each dimension that a row has.
+    fn values(&self, row: &SearchRow) -> Vec<&Setting> {
+        let mut rest = row.number;
+        let mut values: Vec<&Setting> = Vec::with_capacity(self.dimensions.len());
+        for dimension in self.dimensions.iter().rev() {
+            let length = (dimension.values.len() as u64).max(1);
+            let at = usize::try_from(rest % length).unwrap_or_default();
+            values.extend(dimension.values.get(at));
+            rest /= length;
+        }
+        values.reverse();
+        values
+    }
+
+    /// `tp 8, batch 2`
+    fn name_of(&self, row: &SearchRow) -> String {
+        let named = self.dimensions.iter().zip(self.values(row));
+        let named: Vec<String> = named.map(|(of, value)| format!("{} {}", of.name, value.name)).collect();
+        if named.is_empty() { crate::AS_GIVEN.to_owned() } else { named.join(", ") }
+    }
+
+    /// What is added to the command line to have it.
+    fn options_of(&self, row: &SearchRow) -> String {
+        let steps = format!("--gradient-accumulation-steps {}", row.gradient_accumulation_steps);
+        let values = self.values(row).into_iter().map(|value| value.options.clone());
+        let all: Vec<String> = values.filter(|options| !options.is_empty()).chain([steps]).collect();
+        all.join(" ")
+    }
+
+    fn front(&self) -> impl Iterator<Item = &SearchRow> {
+        self.front.iter().filter_map(|at| self.rows.get(*at))
+    }
+
+    /// `tried 96 combinations: 12 cannot be, 50 do not fit 24GiB, 34 fit`
+    fn counts_line(&self) -> String {
+        let (tried, fitting) = (self.tried(), self.fitting());
+        let possible = self.rows.len() as u64;
+        let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
+        format!(
+            "tried {} combination{}: {} cannot be, {} do not fit {card}, {} fit",
+            grouped(tried),
+            if tried == 1 { "" } else { "s" },
+            grouped(tried.saturating_sub(possible)),
+            grouped(possible.saturating_sub(fitting as u64)),
+            grouped(fitting as u64),
+        )
+    }
+
+    /// The quickest that fits, or the one that comes closest.
+    fn best_line(&self) -> Option<String> {
+        let said = |row: &SearchRow| {
+            let time = row.time().map(|time| format!("{time} in theory, ")).unwrap_or_default();
+            format!("{}: {time}{}", self.name_of(row), spare_or_short(row.tried.verdict.headroom()))
+        };
+        match self.front().next() {
+            Some(row) => {
+                Some(format!("{}: {}", if row.time().is_some() { "quickest" } else { "least" }, said(row)))
+            }
+            None => self.closest().map(|row| format!("none fits; the closest is {}", said(row))),
+        }
+    }
+
+    /// Where none fits, the one that is least short.
+    fn closest(&self) -> Option<&SearchRow> {
+        let first = |row: &&SearchRow| (row.tried.verdict.needed, row.number);
+        self.rows.iter().filter(|_| self.front.is_empty()).min_by_key(first)
+    }
+
+    /// The row that is said first.
+    fn best(&self) -> Option<&SearchRow> {
+        self.front().next().or_else(|| self.closest())
+    }
+
+    /// `llama-3.1-70b: 70,553,706,496 parameters; 64 sequences in a step`
+    fn step_line(&self, name: &str) -> String {
+        let parameters = self.plan.map(|plan| format!("{} parameters; ", grouped(plan.parameters)));
+        let sequences = usize::try_from(self.sequences).unwrap_or(usize::MAX);
+        format!(
+            "{name}: {}{} in a step",
+            parameters.unwrap_or_default(),
+            count(sequences, "sequence", "sequences")
+        )
+    }
+
+    /// Why combinations cannot be, the most first.
+    fn refused_lines(&self) -> impl Iterator<Item = (String, String)> {
+        self.refused.iter().map(|refused| {
+            let option = refused.option.as_deref().map(|option| format!("{option}: ")).unwrap_or_default();
+            (grouped(refused.count), format!("{option}{}", refused.cause))
+        })
+    }
+
+    /// What no figure has.
+    fn not_counted(&self) -> Vec<&'static str> {
+        self.plan.map(|plan| plan.not_counted(true)).unwrap_or_default()
+    }
+
+    /// How much longer it takes than the quickest that fits.
+    fn added(&self, row: &SearchRow) -> Option<i128> {
+        Some(row.time()?.minus(self.front().next()?.time()?))
+    }
+}
+
+impl Report for SearchReport<'_> {
+    fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        self.write_table(out, look)
+    }
+
+    fn json(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        self.write_json(out)
+    }
+
+    fn csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let dimensions = self.dimensions.iter().map(|dimension| dimension.name.as_str());
+        let titles: Vec<&str> = dimensions
+            .chain([
+                "options",
+                "fits",
+                "headroom_bytes",
+                "device_peak_bytes",
+                "reserved_bytes",
+                "theoretical_seconds",
+                "recomputed_flops",
+                "to_host_bytes",
+                "from_host_bytes",
+                "communicated_bytes",
+                "pareto",
+            ])
+            .collect();
+        let rows = self.rows.iter().enumerate().map(|(at, row)| {
+            let Tried { device_peak, verdict, costs, .. } = row.tried;
+            let values = self.values(row).into_iter().map(|value| value.name.clone());
+            let figures = [
+                self.options_of(row),
+                verdict.fits().to_string(),
+                verdict.headroom().to_string(),
+                device_peak.get().to_string(),
+                row.reserved().map(|bytes| bytes.get().to_string()).unwrap_or_default(),
+                row.time().map(|time| crate::figures::seconds(time).to_string()).unwrap_or_default(),
+                costs.recomputed.total().to_string(),
+                costs.host.to_host.to_string(),
+                costs.host.from_host.to_string(),
+                costs.communicated.to_string(),
+                self.front.contains(&at).to_string(),
+            ];
+            values.chain(figures).collect()
+        });
+        csv_table::write(out, look, &titles, rows)
+    }
+
+    fn markdown(&self, out: &mut dyn io::Write, _: &Look) -> io::Result<()> {
+        self.write_markdown(out)
+    }
+}

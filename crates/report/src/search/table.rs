@@ -1,0 +1,141 @@
+//! The search for people: a table for a terminal, and markdown.
+
+use super::{LEAST, PARETO, SearchReport, SearchRow, TAKEN, TIME};
+use crate::figures::{added_time, amount};
+use crate::markdown::Column::{Figures, Text};
+use crate::plan::{assumptions, assumptions_in_markdown};
+use crate::table::{Cell, Column, Table, entry, prose};
+use crate::{Look, markdown};
+use anstyle::Style;
+use std::io;
+
+impl SearchReport<'_> {
+    pub(super) fn write_table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
+        let fits = !self.front.is_empty();
+        text(out, look.verdict(fits), &self.counts_line())?;
+        if let (Some(line), Some(best)) = (self.best_line(), self.best()) {
+            text(out, look.verdict(fits), &look.name(&line))?;
+            entry(out, look, look.bold(), "  ", &look.name(&self.options_of(best)))?;
+        }
+        text(out, look.faint(), &self.step_line(&look.name(self.name)))?;
+        if let Some(plan) = self.plan {
+            writeln!(out)?;
+            assumptions(plan, self.origins, out, look)?;
+        }
+        if fits {
+            writeln!(out)?;
+            text(out, look.bold(), self.heading())?;
+            self.shown(look).write(out, look)?;
+        }
+        self.write_refused(out, look)?;
+        writeln!(out)?;
+        for line in self.notes() {
+            text(out, look.faint(), line)?;
+        }
+        for line in self.not_counted() {
+            entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
+        }
+        Ok(())
+    }
+
+    fn heading(&self) -> &'static str {
+        if self.front().any(|row| row.time().is_some()) { PARETO } else { LEAST }
+    }
+
+    /// What is said of the figures.
+    fn notes(&self) -> impl Iterator<Item = &'static str> {
+        let has_time = self.rows.iter().any(|row| row.time().is_some());
+        [TIME].into_iter().filter(move |_| has_time).chain([TAKEN])
+    }
+
+    fn shown(&self, look: &Look) -> Table {
+        let dimensions = self.dimensions.iter().map(|of| Column::left(look.name(&of.name).into_owned()));
+        let figures = [
+            Column::right("takes"),
+            Column::right("in theory"),
+            Column::right("").optional(),
+            Column::right("waits").optional(),
+            Column::right("sent").optional(),
+            Column::right("to and from host").optional(),
+            Column::right("peak").optional(),
+        ];
+        let mut table = Table::new(dimensions.chain(figures).collect());
+        for row in self.front() {
+            let values = self.values(row).into_iter().map(|value| Cell::plain(look.name(&value.name)));
+            table.row(values.chain(self.figures(row).map(Cell::plain)).collect());
+        }
+        table
+    }
+
+    /// What it takes, how long it takes, how much longer than the quickest, what of that the pipeline waits, and what it
+    /// sends and moves; nothing where there is nothing.
+    fn figures(&self, row: &SearchRow) -> [String; 7] {
+        let tried = &row.tried;
+        let some = |bytes: u128| if bytes > 0 { amount(bytes).to_string() } else { String::new() };
+        let waits = tried.time.map(|time| time.bubble).filter(|bubble| bubble.0 > 0);
+        let added = self.added(row).filter(|added| *added != 0);
+        [
+            tried.verdict.needed.to_string(),
+            row.time().map(|time| time.to_string()).unwrap_or_default(),
+            added.map(added_time).unwrap_or_default(),
+            waits.map(|bubble| bubble.to_string()).unwrap_or_default(),
+            some(tried.costs.communicated),
+            some(tried.costs.host.to_host.saturating_add(tried.costs.host.from_host)),
+            tried.device_peak.to_string(),
+        ]
+    }
+
+    fn write_refused(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        if self.refused.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+        prose(out, look, look.bold(), "what cannot be, and why; of alike reasons the first")?;
+        let shown = look.shown(self.refused.len());
+        let widest = self.refused_lines().map(|(count, _)| count.len()).max().unwrap_or_default();
+        for (count, reason) in self.refused_lines().take(shown) {
+            let label = format!("{count:>widest$}  ");
+            entry(out, look, Style::new(), &label, &look.text(&look.name(&reason)))?;
+        }
+        match self.refused.len() - shown {
+            0 => Ok(()),
+            more => prose(out, look, look.faint(), &format!("and {more} more reasons")),
+        }
+    }
+
+    pub(super) fn write_markdown(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        writeln!(out, "**{}**\n", markdown::escaped(&self.counts_line()))?;
+        if let (Some(line), Some(best)) = (self.best_line(), self.best()) {
+            writeln!(out, "{}\n", markdown::escaped(&line))?;
+            writeln!(out, "    {}\n", self.options_of(best))?;
+        }
+        writeln!(out, "{}\n", self.step_line(&markdown::escaped(self.name)))?;
+        if let Some(plan) = self.plan {
+            assumptions_in_markdown(plan, self.origins, out)?;
+            writeln!(out)?;
+        }
+        if !self.front.is_empty() {
+            writeln!(out, "{}\n", self.heading())?;
+            let names: Vec<String> = self.dimensions.iter().map(|of| markdown::escaped(&of.name)).collect();
+            let figures = ["takes", "in theory", "longer", "waits", "sent", "to and from host", "peak"];
+            let columns: Vec<_> = names.iter().map(|name| Text(name)).chain(figures.map(Figures)).collect();
+            let row = |row: &SearchRow| {
+                let values = self.values(row).into_iter().map(|value| markdown::escaped(&value.name));
+                values.chain(self.figures(row)).collect()
+            };
+            markdown::table(out, &columns, &self.front().map(row).collect::<Vec<_>>())?;
+            writeln!(out)?;
+        }
+        if !self.refused.is_empty() {
+            let row = |(count, reason): (String, String)| vec![count, markdown::escaped(&reason)];
+            let rows: Vec<_> = self.refused_lines().map(row).collect();
+            markdown::table(out, &[Figures("cannot be"), Text("why; of alike reasons the first")], &rows)?;
+            writeln!(out)?;
+        }
+        self.notes().try_for_each(|line| writeln!(out, "{line}\n"))?;
+        self.not_counted()
+            .iter()
+            .try_for_each(|line| writeln!(out, "Not counted: {}", markdown::escaped(line)))
+    }
+}
