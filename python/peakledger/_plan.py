@@ -56,6 +56,9 @@ def plan(model: Model | Any = None, /, **options: Unpack[PlanOptions]) -> Plan:
 def fit(model: Model | Any = None, /, **options: Unpack[FitOptions]) -> Fit:
     """Finds what fits a card: the largest micro-batch and length, of the step as given and of the usual changes of it.
 
+    With ``search`` or ``among`` it tries every combination of some options instead, at one global batch: the rows are those that
+    can be, and ``to_dict()`` also has ``not_possible``.
+
     Args:
         model: as of :func:`plan`.
         options: those of ``peakledger fit`` with underscores for dashes; ``gpu`` is needed.
@@ -66,6 +69,9 @@ def fit(model: Model | Any = None, /, **options: Unpack[FitOptions]) -> Fit:
     >>> found = fit("llama-3.2-1b", gpu="a100-80gb", precision="bf16")
     >>> found.fits, found.rows[0]["largest_micro_batch"] > 1
     (True, True)
+    >>> found = fit("llama-3.1-8b", gpu="h100-80gb", gpus=8, fsdp="full_shard", among={"tp": [1, 2], "batch": [1, 2]})
+    >>> len(found.rows), found.rows[0]["pareto"]
+    (3, True)
     """
     return Fit(*_question("fit", model, words_of(options)).ask())
 
@@ -208,14 +214,15 @@ class Fit(Answer):
 
     @property
     def rows(self) -> list[Record]:
-        """The step as given, then the changes of it: each with ``fits``, ``largest_micro_batch`` and ``largest_seq_len``."""
+        """The step as given, then the changes of it: each with ``fits``, ``largest_micro_batch`` and ``largest_seq_len``. Of a
+        search: the combinations that can be, those that fit first, the quickest first."""
         rows: list[Record] = self._dict["rows"]
         return rows
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits as it was given."""
-        return bool(self.rows[0]["fits"])
+        """Whether the step fits as it was given; of a search, whether any combination does."""
+        return bool(self.rows and self.rows[0]["fits"])
 
     def to_dataframe(self, backend: Literal["pandas", "polars"] | None = None) -> Any:
         """The rows as a data frame; ``backend`` as of :meth:`Plan.to_dataframe`."""

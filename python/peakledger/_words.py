@@ -123,6 +123,12 @@ class FitOptions(StepOptions, total=False):
     """An offload that saves a smaller share of the device peak is rejected, in per cent (5)."""
     offload_max_time: int
     """An offload whose copies take a larger share of the step's theoretical time is to be tuned, in per cent (20)."""
+    search: bool
+    """Try every combination of the usual values of what is not said, at the same number of sequences in a step."""
+    among: str | Sequence[str] | Mapping[str, Sequence[Any]]
+    """Values to try in every combination: ``{"tp": [1, 2, 4, 8]}``, or as the command line has them."""
+    global_batch_size: int
+    """Sequences of a step in every combination (as many as the step has as it is given)."""
 
 
 class ReadOptions(TypedDict, total=False):
@@ -212,9 +218,14 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
             raise option_error(name, "it is an option of the command line alone", ELSEWHERE[name])
         if name == "candidate":
             words += [f"--candidate={text}" for text in _candidates(value)]
+<<<<<<< HEAD
         elif name == "from_":
             files = [value] if isinstance(value, str | os.PathLike) else value or []
             words += [f"--from={no_standard_input(os.fspath(file))}" for file in files]
+=======
+        elif name == "among":
+            words += [f"--among={text}" for text in _among(value)]
+>>>>>>> 3805e6d (fit --search in the READMEs, the guide and Python; three changes together where no two are enough; lines of fit that never contradict its verdict; the report of fit by idea)
         elif name == "phase" and isinstance(value, Mapping):
             words += [f"--phase={one}={phase}" for one, phase in value.items()]
         elif name == "phase" and not isinstance(value, str):
@@ -240,6 +251,21 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, Sequence) and name in _JOINED_BY:
         return _JOINED_BY[name].join(str(one) for one in value)
     raise option_error(name, f"a value of type {type(value).__name__} is none of its values", "pass a number or a str")
+
+
+def _among(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [f"{name.replace('_', '-')}={_listed(name, values)}" for name, values in value.items()]
+    return [str(one) for one in value]
+
+
+def _listed(name: str, values: Sequence[Any]) -> str:
+    texts = [str(one).lower() if isinstance(one, bool) else _text(name, one) for one in values]
+    return ("|" if any("," in text for text in texts) else ",").join(texts)
 
 
 def _candidates(value: Any) -> list[str]:

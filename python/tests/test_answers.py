@@ -83,6 +83,16 @@ def test_what_fits_is_the_command_lines(command_line: Callable[..., str]) -> Non
     assert found.rows[0]["name"] == "as given" and found.fits == found.rows[0]["fits"]
 
 
+def test_a_search_is_the_command_lines(command_line: Callable[..., str]) -> None:
+    among = {"tp": [1, 2], "offload": ["none", ["activations", "optimizer"]], "expand_kv": [True, False]}
+    found = pl.fit("qwen2.5-0.5b", gpu="rtx-3060", gpus=2, among=among, global_batch_size=4)
+    words = ["--among", "tp=1,2", "--among", "offload=none|activations,optimizer", "--among", "expand-kv=true,false"]
+    assert found.to_json() == command_line(
+        "fit", "qwen2.5-0.5b", "--gpu", "rtx-3060", "--gpus", "2", *words, "--global-batch-size", "4", "--format", "json"
+    )
+    assert found.to_dict()["tried"] == 8 and len(found.rows) == found.to_dict()["possible"]
+
+
 def test_lists_are_the_command_lines(command_line: Callable[..., str]) -> None:
     for what, listed in (("models", pl.list_models()), ("gpus", pl.list_gpus()), ("families", pl.list_families())):
         assert listed == json.loads(command_line("list", what, "--format", "json"))

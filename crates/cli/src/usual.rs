@@ -14,8 +14,9 @@ pub(crate) struct Change {
 /// The change that recomputes all layers: its name and options.
 pub(crate) const RECOMPUTE: (&str, &str) = ("recompute", "--recompute full");
 
-/// What is worth trying together, by name: all of a level are tried where none of the level before fits. What shares a step
-/// out over GPUs is all in the first, so that whoever has them is told how to train the whole model on them.
+/// What is worth trying together, by name, where no change alone is enough: of the second level what has nothing of the first in
+/// it that is. What shares a step out over GPUs is all in the first, so that whoever has them is told how to train the whole
+/// model on them.
 pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
     &[
         &["fsdp", "recompute"],

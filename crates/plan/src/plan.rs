@@ -6,6 +6,7 @@ use crate::parallel::{Mesh, Stack, megatron};
 use crate::step::{self, Outcome};
 use crate::torch::Costs;
 use crate::torch::tape::{Mark, NEVER, Once, Ran, Role, Stored, Tape};
+use peakledger_core::block::BLOCK;
 use peakledger_core::sweep::{PhaseTotal, Stay, Totals, by_category_at, phase_peaks};
 use peakledger_core::{ByCategory, Bytes, Moment, Phase, Timeline};
 use peakledger_input::Problem;
@@ -196,12 +197,16 @@ impl Plan {
         self.tape.stored.iter().filter(is_first).map(|stored| stored.bytes)
     }
 
-    /// What the batches that are left out take of the device.
+    /// What the micro-batches that are left out take of the device: their batches, where those are there from the start, and the
+    /// loss of each, which the last stage of a pipeline keeps until the step ends.
     pub(crate) fn bytes_left_out(&self) -> u64 {
-        if self.options.stack == Stack::Megatron {
-            return 0; // it is there while its micro-batch runs
-        }
-        self.batch_bytes().fold(0, u64::saturating_add).saturating_mul(u64::from(self.left_out))
+        let batch = match self.options.stack {
+            Stack::Transformers => self.batch_bytes().fold(0, u64::saturating_add),
+            Stack::Megatron => 0, // it is there while its micro-batch runs
+        };
+        let stage = self.mesh.place(self.options.parallel.rank).pp;
+        let loss = if self.mesh.pp > 1 && stage + 1 == self.mesh.pp { BLOCK } else { 0 };
+        batch.saturating_add(loss).saturating_mul(u64::from(self.left_out))
     }
 
     /// Where the op-level peak stands: in the steady step unless the first is strictly larger.

@@ -117,11 +117,18 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         others.push(row.map_err(|problem| of_candidate(&candidate.name, step, problem))?);
     }
     let fits = |row: &FitRow| row.fit.verdict.fits();
-    for level in TOGETHER {
-        if fit.verdict.fits() || rows.iter().chain(&others).any(fits) {
+    let single_fits = fit.verdict.fits() || rows.iter().chain(&others).any(fits);
+    for (at, level) in TOGETHER.iter().enumerate().filter(|_| !single_fits) {
+        // what more is tried together is cheap on one card, and worth it only where less is not enough
+        let on_one_card = given.options.parallel == Parallel::default();
+        if at > 0 && !on_one_card && rows.iter().any(fits) {
             break;
         }
-        let combined = level.iter().filter_map(|names| together(names, &singles));
+        let is_enough = |row: &FitRow, names: &[&str]| {
+            row.combined && fits(row) && row.name.split(" + ").all(|part| names.contains(&part))
+        };
+        let open = level.iter().filter(|names| !rows.iter().any(|row| is_enough(row, names)));
+        let combined = open.filter_map(|names| together(names, &singles));
         let combined: Vec<Change> = combined.filter(|change| !is_asked(change)).collect();
         let tried = side_by_side(&combined, |change| usual(change, true));
         for (change, row) in combined.into_iter().zip(tried) {

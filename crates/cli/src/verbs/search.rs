@@ -1,7 +1,8 @@
 //! `peakledger fit --search`: every combination of some options on a card.
 //!
-//! Each is planned and none is guessed at. A plan's device peak says that it does not fit, or that it does with a quarter of
-//! itself to spare; what lies between is held by a replay of the caching allocator, and so is all that is shown.
+//! Each is planned and none is guessed at. A device peak alone says that a combination does not fit. What fits by it is held by
+//! a replay of the caching allocator where it is shown, and where it is near the limit, but for pipelines, all of whose
+//! micro-batches a replay takes: of those it is said how many there are.
 
 use super::fit::Trial;
 use crate::Answer;
@@ -14,7 +15,7 @@ use crate::side_by_side::{cores, counted, side_by_side};
 use peakledger_input::{Place, Problem};
 use peakledger_plan::options::Options;
 use peakledger_plan::{Plan, Tried, Verdict, plan, try_out, try_out_replayed};
-use peakledger_report::{Refused, SearchReport, SearchRow};
+use peakledger_report::{Refused, SearchReport, SearchRow, is_near};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -87,30 +88,20 @@ impl Search<'_> {
         step.options(Some(self.trial.card))?.of_sequences(self.sequences)
     }
 
-    /// Plans a combination, and asks the allocator where its device peak is near the limit.
+    /// Plans a combination, and asks the allocator where its device peak is near the limit and the plan that is there says as much
+    /// as a longer one would: of a pipeline it does not.
     fn row(&self, number: u64) -> Result<SearchRow, Problem> {
         let options = self.options(number)?;
         let Trial { architecture, card, .. } = self.trial;
-        let is_whole = options.parallel.pp <= 1;
-        let mut is_replayed = false;
-        let mut tried = try_out(architecture, options.clone(), card, |plan| {
+        let (dp, is_whole, mut is_replayed) = (options.mesh()?.dp, options.parallel.pp <= 1, false);
+        let (micro_batch_size, gradient_accumulation_steps) =
+            (options.micro_batch_size, options.gradient_accumulation_steps);
+        let tried = try_out(architecture, options, card, |plan| {
             let quick = Verdict::of(plan, card, None);
-            // the plan that is there says as much as a longer one would
             is_replayed = is_whole && is_near(quick);
             if is_replayed { self.trial.quick(plan) } else { quick }
         })?;
-        if !is_whole && is_near(tried.verdict) {
-            tried = self.replayed(options.clone())?;
-            is_replayed = true;
-        }
-        Ok(SearchRow {
-            number,
-            micro_batch_size: options.micro_batch_size,
-            gradient_accumulation_steps: options.gradient_accumulation_steps,
-            dp: options.mesh()?.dp,
-            tried,
-            is_replayed,
-        })
+        Ok(SearchRow { number, micro_batch_size, gradient_accumulation_steps, dp, tried, is_replayed })
     }
 
     /// The same by what the caching allocator reserves.
@@ -143,11 +134,6 @@ impl Search<'_> {
             }
         }
     }
-}
-
-/// Whether the allocator has to be asked: it fits, with less to spare than a quarter of what it takes.
-fn is_near(quick: Verdict) -> bool {
-    quick.fits() && quick.headroom().saturating_mul(4) < i128::from(quick.needed.get())
 }
 
 /// Of rows in their order, those that fit and that no earlier one beats.

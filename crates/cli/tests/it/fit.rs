@@ -50,8 +50,8 @@ fn a_table() {
     it fits with recompute (1.90 MiB to spare), accumulate (1.90 MiB to spare),
     offload-parameters (1.90 MiB to spare), fused-loss (17.90 MiB to spare), bf16
     (1.90 MiB to spare) and by layer (1.90 MiB to spare)
-    largest micro-batch at 128 tokens: 6 sequences
-    longest sequence at a micro-batch of 8: 96 tokens
+    largest micro-batch at 128 tokens: 6 sequences; 7 do not fit
+    longest sequence at a micro-batch of 8: 96 tokens; 97 do not fit
     config.json: 202,048 parameters
 
                         fits                      device peak  max batch  max tokens
@@ -87,8 +87,9 @@ fn a_table() {
     adamw-8bit          --optimizer adamw-8bit
     adafactor           --optimizer adafactor
 
-    at the largest batch or length next to nothing is to spare, also for what is not
-    counted
+    each largest is where one more does not fit; what the allocator reserves does
+    not grow evenly, so more still may; at it next to nothing is to spare, also for
+    what is not counted
     ");
 }
 
@@ -101,7 +102,7 @@ fn a_table_where_it_fits_on_forty_columns() {
     MiB reserved and 286.10 MiB of CUDA
     context, of 1.00 GiB)
     largest micro-batch at 128 tokens: 315
-    sequences
+    sequences; 316 do not fit
     longest sequence at a micro-batch of 1:
     128 tokens, the model's limit
     config.json: 218,432 parameters
@@ -139,9 +140,11 @@ fn a_table_where_it_fits_on_forty_columns() {
     adafactor           --optimizer
                         adafactor
 
-    at the largest batch or length next to
-    nothing is to spare, also for what is
-    not counted
+    each largest is where one more does not
+    fit; what the allocator reserves does
+    not grow evenly, so more still may; at
+    it next to nothing is to spare, also for
+    what is not counted
     ");
 }
 
@@ -176,6 +179,10 @@ fn a_model_of_the_catalogue() {
     bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-46267474688,,card,,card,-0.655402942985,false,
     bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,-27000939264,,card,,card,-0.687269059048,false,
     bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-19170173696,,card,,card,-0.527833950453,false,
+    recompute + LoRA + bf16,"--recompute full --lora r=16,targets=all-linear --precision bf16",false,20304431104,true,3130940672,1,card,4312,card,-0.479202662778,true,
+    recompute + bf16 + fused,--recompute full --precision bf16 --optimizer-impl fused,false,64276090368,false,-40965874432,,card,,card,-0.478814206392,false,
+    recompute + bf16 + adamw-8bit,--recompute full --precision bf16 --optimizer adamw-8bit,false,48466424832,false,-24599700224,,card,,card,-0.510680322456,false,
+    recompute + bf16 + adafactor,--recompute full --precision bf16 --optimizer adafactor,false,33228667392,false,-10125157120,,card,,card,-0.351245213861,false,
     "#);
 }
 
@@ -186,8 +193,8 @@ fn markdown() {
 
     it fits with recompute (1.90 MiB to spare), fused-loss (17.90 MiB to spare), bf16 (1.90 MiB to spare) and by layer (1.90 MiB to spare)
 
-    - largest micro-batch at 128 tokens: 3 sequences
-    - longest sequence at a micro-batch of 6: 64 tokens
+    - largest micro-batch at 128 tokens: 3 sequences; 4 do not fit
+    - longest sequence at a micro-batch of 6: 64 tokens; 65 do not fit
 
     | step | options | training | device peak | fits | max batch | max tokens | theoretical cost | pareto |
     | --- | --- | --- | ---: | --- | ---: | ---: | ---: | --- |
@@ -206,7 +213,7 @@ fn markdown() {
     | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 104.75 KiB short | 5 | 116 |  |  |
     | by layer | --recompute layers:0 | the same | 30.51 MiB | yes: 1.90 MiB to spare | 6 | all 128 |  |  |
 
-    at the largest batch or length next to nothing is to spare, also for what is not counted
+    each largest is where one more does not fit; what the allocator reserves does not grow evenly, so more still may; at it next to nothing is to spare, also for what is not counted
     ");
 }
 
@@ -312,22 +319,22 @@ fn the_way_out() {
     more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with recompute (1.90 MiB to spare), accumulate (1.90 MiB to spare), offload-parameters (1.90 MiB to spare), fused-loss (17.90 MiB to spare), bf16 (1.90 MiB to spare), by layer (1.90 MiB to
     spare) and short (23.90 MiB to spare)
-    largest micro-batch at 128 tokens: 6 sequences
-    longest sequence at a micro-batch of 8: 96 tokens
+    largest micro-batch at 128 tokens: 6 sequences; 7 do not fit
+    longest sequence at a micro-batch of 8: 96 tokens; 97 do not fit
     ");
     assert_snapshot!(said("--gpu 330MiB --batch 8", &[]), @"
     does not fit: 8.10 MiB short on 330MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 13.90 MiB left, though no
     more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare)
-    largest micro-batch at 128 tokens: 2 sequences
-    longest sequence at a micro-batch of 8: 40 tokens
+    largest micro-batch at 128 tokens: 2 sequences; 3 do not fit
+    longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit
     ");
     assert_snapshot!(said("--gpu 330MiB --batch 8", &["shorter: --seq-len 8 --precision bf16"]), @"
     does not fit: 8.10 MiB short on 330MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 13.90 MiB left, though no
     more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare) and shorter (19.90 MiB to spare)
-    largest micro-batch at 128 tokens: 2 sequences
-    longest sequence at a micro-batch of 8: 40 tokens
+    largest micro-batch at 128 tokens: 2 sequences; 3 do not fit
+    longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit
     ");
     assert_snapshot!(said("--gpu 100MiB", &[]), @"
     does not fit: 212.10 MiB short on 100MiB (26.00 MiB reserved and 286.10 MiB of CUDA context, of 100.00 MiB); it runs out in load of the first step: 2.00 MiB asked for with 0 B left

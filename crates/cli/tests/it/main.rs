@@ -32,6 +32,7 @@ mod reconcile;
 mod replay;
 mod report;
 mod reserved;
+mod search;
 mod serve;
 mod support;
 mod traced;

@@ -183,23 +183,20 @@ impl Search<'_> {
         };
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
         let Some(most) = by_plan.amount else { return by_plan };
-        // amounts up to `below` are not looked at
-        let (below, most, next) = match self.fits {
-            true => (axis.given.min(most) - 1, most, by_plan.next),
-            false if most >= axis.given => (0, axis.given - 1, Next::TooLarge),
-            false => (0, most, by_plan.next),
-        };
-        if most == 0 {
-            return Boundary { amount: None, next };
-        }
         let taken = |amount: u64| {
             let options = self.options_with(axis, amount);
             let short = Short::of_worst(self.architecture, options, Extent::Replay, self.quick).ok()?;
             let verdict = (self.quick)(short.plan());
             verdict.fits().then_some(verdict.needed)
         };
-        if taken(most).is_some() {
-            return Boundary { amount: Some(most), next };
+        // what is on the other side of the given amount is not looked at
+        let (below, most) = match self.fits {
+            true => (axis.given.min(most) - 1, most),
+            false => (0, most.min(axis.given)),
+        };
+        let is_known = most == axis.given && !self.fits;
+        if !is_known && taken(most).is_some() {
+            return Boundary { amount: Some(most), next: by_plan.next };
         }
         // what the allocator takes beyond the plan is mostly a few per cent
         let less = most / 64 + 1;

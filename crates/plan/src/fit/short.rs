@@ -1,10 +1,9 @@
 //! A step planned with few of its micro-batches, which stand for all of them.
 
 use crate::config::Architecture;
-use crate::options::Options;
-use crate::options::{Lora, LoraTargets};
+use crate::options::{Lora, LoraTargets, Offload, Options, Recompute};
 use crate::parallel::schedule::enough;
-use crate::parallel::{Parallel, Shown, classes, plan_ranks};
+use crate::parallel::{Parallel, Schedule, Shown, classes, plan_ranks};
 use crate::plan::{Counted, plan_stage};
 use crate::{Costs, Plan, PlannedPhase, Verdict};
 use peakledger_core::Bytes;
@@ -70,8 +69,9 @@ impl Short {
         Ok(Short(Plan { left_out, ..ranks.plan }))
     }
 
-    /// Looks at those of every class of ranks, one after the other; each is let go of before the next is planned. What they
-    /// say of the whole model's parameters is not counted.
+    /// Looks at those of every class of ranks, one after the other; each is let go of before the next is planned. Classes that
+    /// cost as much as another and surely need no more at their device peak are left out. What they say of the whole model's
+    /// parameters is not counted.
     ///
     /// # Errors
     /// The first problem of any class.
@@ -87,7 +87,12 @@ impl Short {
         let has_names = matches!(&options.lora, Some(Lora { targets: LoraTargets::Named(_), .. }))
             || !options.freeze.is_empty();
         let counted = if has_names { Counted::new() } else { Counted::from(Ok((0, 0))) };
-        for class in classes(&parallel, architecture.shape.num_hidden_layers)? {
+        let mut classes = classes(&parallel, architecture.shape.num_hidden_layers)?;
+        if extent == Extent::Peak && second_stage_needs_most(architecture, &options) {
+            let (second, last) = (1, parallel.pp.saturating_sub(1));
+            classes.retain(|class| class.class.stage <= second || class.class.stage == last);
+        }
+        for class in classes {
             let parallel = Parallel { rank: class.first(), ..options.parallel.clone() };
             let plan = plan_stage(architecture.clone(), Options { parallel, ..options.clone() }, &counted)?;
             look(&Short(Plan { left_out, ..plan }));
@@ -116,13 +121,26 @@ impl Short {
     }
 }
 
+/// Whether the second stage of a pipeline peaks as high as those between it and the last, and costs as much. They run the same
+/// layers on the same micro-batches, and whenever a later one runs a pass, the second runs it too with no fewer micro-batches in
+/// flight: it has warmed up with as many or more. That is said where all layers are alike, and nothing but the schedule
+/// decides what is there when a pass begins.
+fn second_stage_needs_most(architecture: &Architecture, options: &Options) -> bool {
+    let (shape, parallel) = (&architecture.shape, &options.parallel);
+    let warms_up = matches!(parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe | Schedule::Interleaved);
+    let alike_layers = shape.window.is_none()
+        && shape.num_experts == 0
+        && options.freeze.is_empty()
+        && matches!(options.recompute, Recompute::None | Recompute::Full | Recompute::Selective);
+    warms_up && alike_layers && options.offload == Offload::default() && !parallel.sharding.is_fsdp()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::tiny;
     use super::*;
     use crate::catalogue::card;
-    use crate::options::{Attention, HoldOutputs, Offload, Precision, Recompute};
-    use crate::parallel::Schedule;
+    use crate::options::{Attention, HoldOutputs, Precision};
     use crate::{Dtype, plan};
     use peakledger_input::Source;
 

@@ -9,7 +9,7 @@ use crate::plan::grouped;
 use crate::{Look, Origins, Report, csv_table};
 use peakledger_core::Bytes;
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Picoseconds, Plan, Tried};
+use peakledger_plan::{Picoseconds, Plan, Tried, Verdict};
 use std::io;
 
 /// What came of all combinations of some options.
@@ -100,6 +100,12 @@ impl SearchRow {
     }
 }
 
+/// Whether a device peak is so near the limit that what the allocator reserves has to be known: it fits, with less to spare than
+/// a quarter of what it takes.
+pub fn is_near(verdict: Verdict) -> bool {
+    verdict.fits() && verdict.headroom().saturating_mul(4) < i128::from(verdict.needed.get())
+}
+
 /// What is said of the front.
 const PARETO: &str = "memory against time: no other combination that fits takes no more of both";
 
@@ -112,8 +118,8 @@ const TIME: &str = "in theory: products and copies at the card's peak rates, wha
                     looked at";
 
 /// How what a combination takes is known.
-const TAKEN: &str = "what is shown, and whatever fits with less to spare than a quarter of its peak, is held by a replay of the \
-                     caching allocator; the others fit or not by their device peak";
+const TAKEN: &str = "what is shown is held by a replay of the caching allocator, and so is what fits with less to spare than a \
+                     quarter of what it takes, but for pipelines; the others fit or not by their device peak";
 
 impl SearchReport<'_> {
     /// All combinations.
@@ -165,8 +171,14 @@ impl SearchReport<'_> {
         let (tried, fitting) = (self.tried(), self.fitting());
         let possible = self.rows.len() as u64;
         let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
+        let unsure =
+            self.rows.iter().filter(|row| !row.is_replayed && is_near(row.tried.verdict)).count() as u64;
+        let unsure = match unsure {
+            0 => String::new(),
+            unsure => format!(", {} of them, near the limit, by their device peak alone", grouped(unsure)),
+        };
         format!(
-            "tried {} combination{}: {} cannot be, {} do not fit {card}, {} fit",
+            "tried {} combination{}: {} cannot be, {} do not fit {card}, {} fit{unsure}",
             grouped(tried),
             if tried == 1 { "" } else { "s" },
             grouped(tried.saturating_sub(possible)),

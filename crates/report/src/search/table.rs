@@ -9,6 +9,9 @@ use crate::{Look, markdown};
 use anstyle::Style;
 use std::io;
 
+/// The titles of what is said of a row.
+const FIGURES: [&str; 7] = ["takes", "in theory", "longer", "waits", "sent", "to and from host", "peak"];
+
 impl SearchReport<'_> {
     pub(super) fn write_table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
@@ -50,20 +53,24 @@ impl SearchReport<'_> {
     }
 
     fn shown(&self, look: &Look) -> Table {
+        let rows: Vec<[String; 7]> = self.front().map(|row| self.figures(row)).collect();
+        // what no row has, has no column
+        let has = FIGURES
+            .iter()
+            .enumerate()
+            .map(|(at, _)| rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.is_empty())));
+        let has: Vec<bool> = has.collect();
         let dimensions = self.dimensions.iter().map(|of| Column::left(look.name(&of.name).into_owned()));
-        let figures = [
-            Column::right("takes"),
-            Column::right("in theory"),
-            Column::right("").optional(),
-            Column::right("waits").optional(),
-            Column::right("sent").optional(),
-            Column::right("to and from host").optional(),
-            Column::right("peak").optional(),
-        ];
+        let figures = FIGURES.into_iter().enumerate().zip(&has).filter(|(_, has)| **has);
+        let figures = figures.map(|((at, title), _)| {
+            let column = Column::right(title);
+            if at > 1 { column.optional() } else { column }
+        });
         let mut table = Table::new(dimensions.chain(figures).collect());
-        for row in self.front() {
+        for (row, figures) in self.front().zip(rows) {
             let values = self.values(row).into_iter().map(|value| Cell::plain(look.name(&value.name)));
-            table.row(values.chain(self.figures(row).map(Cell::plain)).collect());
+            let figures = figures.into_iter().zip(&has).filter(|(_, has)| **has);
+            table.row(values.chain(figures.map(|(cell, _)| Cell::plain(cell))).collect());
         }
         table
     }
@@ -118,8 +125,7 @@ impl SearchReport<'_> {
         if !self.front.is_empty() {
             writeln!(out, "{}\n", self.heading())?;
             let names: Vec<String> = self.dimensions.iter().map(|of| markdown::escaped(&of.name)).collect();
-            let figures = ["takes", "in theory", "longer", "waits", "sent", "to and from host", "peak"];
-            let columns: Vec<_> = names.iter().map(|name| Text(name)).chain(figures.map(Figures)).collect();
+            let columns: Vec<_> = names.iter().map(|name| Text(name)).chain(FIGURES.map(Figures)).collect();
             let row = |row: &SearchRow| {
                 let values = self.values(row).into_iter().map(|value| markdown::escaped(&value.name));
                 values.chain(self.figures(row)).collect()

@@ -1,0 +1,292 @@
+//! `fit --search` from outside: what is tried and counted, that what is shown is so, and what is refused.
+
+use crate::support::Bench;
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// A model small enough that every figure can be followed, in `config.json`.
+fn bench() -> Bench {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": false
+    });
+    Bench::new().file("config.json", config.to_string())
+}
+
+fn command(bench: &Bench, arguments: &str, among: &[&str]) -> std::process::Command {
+    let mut command = bench.command(&format!("fit config.json {arguments}"));
+    for values in among {
+        command.args(["--among", values]);
+    }
+    command
+}
+
+fn text(bench: &Bench, arguments: &str, among: &[&str]) -> String {
+    let out = command(bench, arguments, among).output().unwrap();
+    assert!(out.stderr.is_empty(), "{arguments}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn search(bench: &Bench, arguments: &str, among: &[&str]) -> Value {
+    serde_json::from_str(&text(bench, &format!("{arguments} --format json"), among)).unwrap()
+}
+
+const GROUPS: &str = "--nccl-bytes-per-group 1MiB";
+
+#[test]
+fn a_table() {
+    let among = ["tp=1,2,4", "recompute=none,full", "batch=1,2,4"];
+    let out = text(&bench(), &format!("--gpu a100-40gb --gpus 4 {GROUPS}"), &among);
+    let blocks: Vec<&str> = out.split("\n\n").filter(|block| !block.starts_with("model  ")).collect();
+    assert_snapshot!(blocks.join("\n\n"), @"
+    tried 18 combinations: 12 cannot be, 0 do not fit NVIDIA A100-SXM4-40GB, 6 fit
+    quickest: tp 1, recompute none, batch 1: 44.53 µs in theory, 39.09 GiB to spare
+      --tp=1 --recompute=none --batch=1 --gradient-accumulation-steps 1
+    config.json: 276,032 parameters; 4 sequences in a step
+
+    memory against time: no other combination that fits takes no more of both
+    tp  recompute  batch       takes  in theory    longer      sent       peak
+    1   none       1      315.10 MiB   44.53 µs            1.58 MiB  23.95 MiB
+    1   full       1      313.10 MiB   49.61 µs  +5.08 µs  1.58 MiB  22.58 MiB
+
+    what cannot be, and why; of alike reasons the first
+    6  --micro-batch-size: 4 sequences in a step are no multiple of micro-batch 2 ×
+       dp 4 = 8
+    6  --tp: 2 key-value heads / tp 4 = 0 and 2 over: a rank has whole heads
+
+    in theory: products and copies at the card's peak rates, what is computed again,
+    what is sent at the rate within a host, and the waiting of the pipeline, one
+    after the other; between hosts it takes longer, and what overlaps is not looked
+    at
+    what is shown is held by a replay of the caching allocator, and so is what fits
+    with less to spare than a quarter of what it takes, but for pipelines; the
+    others fit or not by their device peak
+    not counted: the little that other kernels allocate inside themselves (sorting,
+                 reductions, cuBLASLt)
+    ");
+}
+
+/// Every row is what `plan` says of the same options, the counts add up, and the front is what no other that fits beats.
+#[test]
+fn what_is_answered_is_planned() {
+    let bench = bench();
+    let given = format!("--gpu 338MiB --gpus 8 --global-batch-size 16 --seq 96 {GROUPS}");
+    let among =
+        ["tp=1,2,3", "pp=1,2", "recompute=none,selective,full", "zero=0,3", "offload=none|activations"];
+    let found = search(&bench, &given, &among);
+    let rows = found["rows"].as_array().unwrap();
+    let refused = found["not_possible"].as_array().unwrap();
+    let refused: u64 = refused.iter().map(|one| one["count"].as_u64().unwrap()).sum();
+    assert_eq!(found["tried"], 3 * 2 * 3 * 2 * 2);
+    assert_eq!((&found["possible"], rows.len() as u64 + refused), (&json!(rows.len()), 72));
+    let fitting = rows.iter().filter(|row| row["fits"] == true).count();
+    assert_eq!(found["fitting"], fitting);
+    assert!(fitting > 0 && fitting < rows.len(), "{fitting} of {}", rows.len());
+    for row in rows {
+        let dp = row["dp"].as_u64().unwrap();
+        let steps = row["gradient_accumulation_steps"].as_u64().unwrap();
+        assert_eq!(dp * steps * row["micro_batch_size"].as_u64().unwrap(), 16, "{row}");
+        let given = given.replace("--global-batch-size 16 ", "");
+        let mut command = bench.command(&format!("plan config.json {given} --format json"));
+        let out = command.args(row["options"].as_str().unwrap().split(' ')).output().unwrap();
+        let plan: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(plan["device_peak"]["bytes"], row["device_peak_bytes"], "{row}");
+        assert_eq!(plan["outside_bytes"], row["outside_bytes"], "{row}");
+        if !row["reserved_bytes"].is_null() {
+            assert_eq!(plan["reserved_bytes"], row["reserved_bytes"], "{row}");
+            assert_eq!(plan["verdict"]["fits"], row["fits"], "{row}");
+            assert_eq!(plan["verdict"]["headroom_bytes"], row["headroom_bytes"], "{row}");
+        } else if row["fits"] == false {
+            assert_eq!(plan["verdict"]["fits"], false, "{row}");
+        }
+    }
+}
+
+/// A naive front over what is known of every combination.
+#[test]
+fn the_front_is_what_none_beats() {
+    let among = ["tp=1,2,4", "pp=1,2", "recompute=none,full", "fsdp=none,full_shard", "batch=1,2,4"];
+    let found =
+        search(&bench(), &format!("--gpu a100-40gb --gpus 8 --global-batch-size 32 {GROUPS}"), &among);
+    let rows = found["rows"].as_array().unwrap();
+    let figures = |row: &Value| {
+        let known =
+            ["reserved_bytes", "device_peak_bytes"].iter().find_map(|key| row[*key].as_u64()).unwrap();
+        let time = row["theoretical"]["step_seconds"].as_f64().unwrap();
+        (known + row["outside_bytes"].as_u64().unwrap(), time)
+    };
+    let fitting = || rows.iter().filter(|row| row["fits"] == true);
+    let mut front = 0;
+    for row in fitting() {
+        let (bytes, time) = figures(row);
+        let is_beaten = fitting().any(|other| {
+            let (less, quicker) = figures(other);
+            less <= bytes && quicker <= time && (less < bytes || quicker < time)
+        });
+        if row["pareto"] == true {
+            assert!(!row["reserved_bytes"].is_null() && !is_beaten, "{row}");
+            front += 1;
+        } else {
+            let as_good = fitting().any(|other| other["pareto"] == true && figures(other) == figures(row));
+            assert!(is_beaten || as_good, "{row}");
+        }
+    }
+    assert!(front > 2, "{front}");
+    let times: Vec<f64> = fitting().map(|row| figures(row).1).collect();
+    assert!(times.is_sorted(), "{times:?}");
+}
+
+/// A pipeline's theoretical time has its bubble: `(p - 1) / m` of 1F1B.
+#[test]
+fn a_pipeline_waits_for_its_stages() {
+    let among = ["pp=1,2,4", "batch=1,4"];
+    let found =
+        search(&bench(), &format!("--gpu a100-40gb --gpus 4 --global-batch-size 16 {GROUPS}"), &among);
+    for row in found["rows"].as_array().unwrap() {
+        let bubble = row["theoretical"]["bubble_seconds"].as_f64().unwrap();
+        let pp: f64 = row["values"][0].as_str().unwrap().parse().unwrap();
+        let m = row["gradient_accumulation_steps"].as_f64().unwrap();
+        let rest = row["theoretical"]["step_seconds"].as_f64().unwrap() - bubble;
+        let most = rest * (pp - 1.0) / m;
+        assert!(bubble <= most && (pp == 1.0 || bubble > most * 0.2), "{bubble} {most} {row}");
+    }
+}
+
+/// Two runs say the same, byte for byte, on as many threads as there are and on one.
+#[test]
+fn the_same_search_says_the_same() {
+    let bench = bench();
+    let given = format!("--gpu a100-40gb --gpus 4 {GROUPS} --search --global-batch-size 8 --format json");
+    let first = text(&bench, &given, &[]);
+    assert_eq!(text(&bench, &given, &[]), first);
+    let threads = std::process::Command::new("taskset").args(["-c", "0", "true"]).status();
+    if !threads.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: there is no taskset here, so one thread is not tried");
+        return;
+    }
+    let all = command(&bench, &given, &[]);
+    let mut alone = std::process::Command::new("taskset");
+    alone.args(["-c", "0"]).arg(all.get_program()).args(all.get_args());
+    alone.current_dir(all.get_current_dir().unwrap());
+    assert_eq!(String::from_utf8(alone.output().unwrap().stdout).unwrap(), first);
+}
+
+/// What is usual: parallel sizes, sharding, recompute, micro-batch and offload, but for what is said already.
+#[test]
+fn what_is_said_does_not_differ() {
+    let bench = bench();
+    let dimensions = |arguments: &str, among: &[&str]| {
+        let found = search(&bench, &format!("--gpu a100-40gb {arguments}"), among);
+        let of = |one: &Value| {
+            format!("{}×{}", one["name"].as_str().unwrap(), one["values"].as_array().unwrap().len())
+        };
+        found["dimensions"].as_array().unwrap().iter().map(of).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(dimensions("--search", &[]), "recompute×3 offload×4");
+    assert_eq!(dimensions("--search --gpus 2", &[]), "tp×2 pp×2 sharding×6 recompute×3 batch×2 offload×4");
+    let said = "--search --gpus 2 --tp 2 --pp 1 --zero 0 --gradient-checkpointing --batch 1";
+    assert_eq!(dimensions(said, &[]), "offload×4");
+    let among = ["zero=0,1", "offload=none|activations,optimizer"];
+    assert_eq!(dimensions("--search --gpus 2 --pp 1", &among), "tp×2 recompute×3 batch×2 zero×2 offload×2");
+    let megatron = "--search --gpus 4 --stack megatron --recompute none";
+    assert_eq!(dimensions(megatron, &[]), "tp×3 sp×2 pp×3 cp×3 sharding×2 batch×3");
+}
+
+/// What cannot be is counted by its reason, however its figures differ.
+#[test]
+fn what_cannot_be_is_counted() {
+    let among = ["tp=1,2,3,5,8", "fsdp=none,full_shard", "zero=0,3"];
+    let found = search(&bench(), &format!("--gpu a100-40gb --gpus 16 {GROUPS}"), &among);
+    let reasons = found["not_possible"].as_array().unwrap().iter().map(|one| {
+        let cause = one["cause"].as_str().unwrap().to_owned();
+        (cause, one["count"].as_u64().unwrap())
+    });
+    let reasons: BTreeMap<String, u64> = reasons.collect();
+    assert_eq!(reasons.get("16 GPUs, but tp 3 × cp 1 × pp 1 = 3"), Some(&6), "{reasons:?}");
+    assert_eq!(reasons.get("it does not go with `--zero`"), Some(&5), "{reasons:?}");
+    let none = search(&bench(), "--gpu a100-40gb --gpus 16", &["tp=3,5"]);
+    assert_eq!((&none["possible"], &none["fitting"]), (&json!(0), &json!(0)));
+    let out = text(&bench(), "--gpu a100-40gb --gpus 16", &["tp=3,5"]);
+    assert!(out.starts_with("tried 2 combinations: 2 cannot be, 0 do not fit"), "{out}");
+}
+
+#[test]
+fn where_none_fits_the_closest_is_said() {
+    let bench = bench();
+    let out = text(&bench, "--gpu 300MiB", &["recompute=none,full", "batch=1,2"]);
+    assert!(out.contains("none fits; the closest is recompute full"), "{out}");
+    let code = |exit: &str| {
+        let among = ["recompute=none,full"];
+        command(&bench, &format!("--gpu 300MiB {exit}"), &among).output().unwrap().status.code()
+    };
+    assert_eq!((code(""), code("--exit-code")), (Some(0), Some(1)));
+}
+
+#[test]
+fn other_formats() {
+    let bench = bench();
+    let among = ["recompute=none,full", "batch=1,2"];
+    let csv = text(&bench, "--gpu a100-40gb --global-batch-size 2 --format csv", &among);
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines[0].starts_with("recompute,batch,options,fits,"), "{csv}");
+    assert_eq!(lines.len(), 5, "{csv}");
+    assert!(
+        lines[1].starts_with("none,2,--recompute=none --batch=2 --gradient-accumulation-steps 1,true,"),
+        "{csv}"
+    );
+    let markdown = text(&bench, "--gpu a100-40gb --global-batch-size 2 --format markdown", &among);
+    assert!(markdown.contains("| recompute | batch | takes | in theory |"), "{markdown}");
+    let out = text(&bench, "--gpu 16GiB --ascii", &among);
+    assert!(out.is_ascii() && out.contains("the card's rates are not known"), "{out}");
+}
+
+#[test]
+fn what_is_refused() {
+    let bench = bench();
+    for (arguments, among, says) in [
+        ("", &["tp"][..], "`tp` is not NAME=V,V,…\n  help: write it as `--among \"tp=1,2,4,8\"`"),
+        ("", &["tp=1,two"], "`--tp`: `two` is not a whole number"),
+        ("", &["tp=1,,2"], "`` is no value of tp"),
+        ("", &["tp=1,1"], "`1` is there twice among tp"),
+        ("", &["tp=1,2", "tp=4"], "there are two lists of values of tp"),
+        ("", &["tpp=1,2"], "a combination has no such option"),
+        ("", &["gpu=t4,l4"], "a combination has no such option"),
+        ("", &["gradient-accumulation-steps=1,2"], "use --global-batch-size"),
+        ("--global-batch-size 8", &[], "none is asked for"),
+        ("--batch 0", &["tp=1"], ""),
+        ("--format html", &["tp=1"], "no `html` report"),
+        ("--candidate a:", &["tp=1"], "does not go with"),
+    ] {
+        let out = command(&bench, &format!("--gpu a100-40gb {arguments}"), among).output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        if says.is_empty() {
+            assert_eq!(out.status.code(), Some(0), "{said}");
+            continue;
+        }
+        assert_eq!(
+            (out.status.code(), out.stdout.as_slice()),
+            (Some(2), b"".as_slice()),
+            "{arguments} {among:?}"
+        );
+        assert!(said.starts_with("error: ") && said.contains(says), "{arguments} {among:?}: {said}");
+    }
+}
+
+#[test]
+fn more_than_can_be_tried_is_refused_at_once() {
+    let values: Vec<String> = (1..=128).map(|length| length.to_string()).collect();
+    let lengths = format!("seq-len={}", values.join(","));
+    let batches = format!("batch={}", values.join(","));
+    let prefetch = format!("offload-prefetch={}", values.join(","));
+    let bench = bench();
+    let out = command(&bench, "--gpu a100-40gb", &[&lengths, &batches, &prefetch]).output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(
+        said.contains(
+            "128 seq-len × 128 batch × 128 offload-prefetch are 2097152 combinations, more than 200000"
+        ),
+        "{said}"
+    );
+}

@@ -1,0 +1,133 @@
+//! What fits, for programs: JSON and CSV.
+
+use super::{FitReport, Line};
+use crate::figures::signed_seconds;
+use crate::trade::Judgement;
+use crate::{Look, Origins, csv_table, write_json};
+use serde::Serialize;
+use std::io;
+
+impl FitReport<'_> {
+    pub(super) fn write_json(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        write_json(out, &FitJson::of(self))
+    }
+
+    pub(super) fn write_csv(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        let titles = [
+            "name",
+            "options",
+            "same_training",
+            "device_peak_bytes",
+            "fits",
+            "headroom_bytes",
+            "largest_micro_batch",
+            "micro_batch_limited_by",
+            "largest_seq_len",
+            "seq_len_limited_by",
+            "added_theoretical_seconds",
+            "pareto",
+            "offload",
+        ];
+        let number = |amount: Option<u64>| amount.map(|amount| amount.to_string()).unwrap_or_default();
+        let row = |line: Line<'_>| {
+            let fit = line.fit;
+            vec![
+                line.name.to_owned(),
+                line.options.to_owned(),
+                line.same_training.to_string(),
+                fit.device_peak.get().to_string(),
+                fit.verdict.fits().to_string(),
+                fit.verdict.headroom().to_string(),
+                number(fit.micro_batch.amount),
+                fit.micro_batch.limit.as_str().to_owned(),
+                number(fit.length.amount),
+                fit.length.limit.as_str().to_owned(),
+                line.added.map(|added| signed_seconds(added).to_string()).unwrap_or_default(),
+                line.is_on_front.to_string(),
+                line.offload.map(|offload| offload.judgement.as_str().to_owned()).unwrap_or_default(),
+            ]
+        };
+        csv_table::write(out, look, &titles, self.lines().map(row))
+    }
+}
+
+#[derive(Serialize)]
+struct FitJson<'a> {
+    model: &'a str,
+    parameters: u64,
+    gpu: &'a str,
+    capacity_bytes: u64,
+    outside_bytes: u64,
+    micro_batch_size: u64,
+    seq_len: u64,
+    gradient_accumulation_steps: u32,
+    /// The fewest GPUs that share the step out so that it fits; null where it is not shared out, or where none do.
+    fewest_gpus: Option<u32>,
+    rows: Vec<RowJson<'a>>,
+    left_out: Vec<LeftOutJson<'a>>,
+    not_counted: Vec<&'static str>,
+    /// Where the options came from, if configs were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'a Origins>,
+}
+
+#[derive(Serialize)]
+struct RowJson<'a> {
+    name: &'a str,
+    options: &'a str,
+    same_training: bool,
+    device_peak_bytes: u64,
+    fits: bool,
+    headroom_bytes: i128,
+    largest_micro_batch: Option<u64>,
+    micro_batch_limited_by: &'static str,
+    largest_seq_len: Option<u64>,
+    seq_len_limited_by: &'static str,
+    /// How much longer a step takes than as given, by the card's peak rates; null where they are not known.
+    added_theoretical_seconds: Option<f64>,
+    /// Whether no other row takes no more memory and no more time.
+    pareto: bool,
+    /// What the rule says of an offload; null where nothing more goes to the host.
+    offload: Option<Judgement>,
+}
+
+#[derive(Serialize)]
+struct LeftOutJson<'a> {
+    name: &'a str,
+    cause: &'a str,
+}
+
+impl<'a> FitJson<'a> {
+    fn of(report: &'a FitReport<'_>) -> FitJson<'a> {
+        let row = |line: Line<'a>| RowJson {
+            name: line.name,
+            options: line.options,
+            same_training: line.same_training,
+            device_peak_bytes: line.fit.device_peak.get(),
+            fits: line.fit.verdict.fits(),
+            headroom_bytes: line.fit.verdict.headroom(),
+            largest_micro_batch: line.fit.micro_batch.amount,
+            micro_batch_limited_by: line.fit.micro_batch.limit.as_str(),
+            largest_seq_len: line.fit.length.amount,
+            seq_len_limited_by: line.fit.length.limit.as_str(),
+            added_theoretical_seconds: line.added.map(signed_seconds),
+            pareto: line.is_on_front,
+            offload: line.offload.map(|offload| offload.judgement),
+        };
+        FitJson {
+            model: report.name,
+            parameters: report.plan.parameters,
+            gpu: &report.card.name,
+            capacity_bytes: report.card.total.get(),
+            outside_bytes: report.plan.outside(Some(report.card)).get(),
+            micro_batch_size: report.fit.options.micro_batch_size,
+            seq_len: report.fit.seq_len,
+            gradient_accumulation_steps: report.fit.options.gradient_accumulation_steps,
+            fewest_gpus: report.fewest_gpus,
+            rows: report.lines().map(row).collect(),
+            left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
+            not_counted: report.plan.not_counted(report.reservation.is_some()),
+            from: report.origins,
+        }
+    }
+}
