@@ -23,6 +23,7 @@ lets go of the output before backward, as it does with a strategy), "ops": the l
 import contextlib
 import gc
 import json
+import multiprocessing
 import sys
 
 import split
@@ -197,6 +198,7 @@ def row(line):
 
 
 if __name__ == "__main__":
-    for line in filter(str.strip, sys.stdin):
-        print(json.dumps(row(line), separators=(",", ":")), flush=True)
-        gc.collect()
+    # each in a process of its own: DTensor remembers process groups of meshes that look alike
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as rows:
+        for made in rows.imap(row, filter(str.strip, sys.stdin)):
+            print(json.dumps(made, separators=(",", ":")), flush=True)
