@@ -22,14 +22,17 @@ use std::rc::Rc;
 const FIRST_BUCKET: u64 = 1 << 20;
 const BUCKET: u64 = 25 << 20;
 
+/// A gradient that has come: its layer, its bytes and its type.
+type Arrived = (Option<usize>, (u64, Dtype));
+
 /// The reducer.
 pub(crate) struct Ddp {
     torch: Rc<Torch>,
     ranks: u32,
     /// Places for buckets, as many as there can be; what is left over takes nothing.
     buckets: Vec<Tensor>,
-    /// The gradients that have come, by layer, bytes and type, until the buckets are known.
-    arrived: RefCell<Vec<(Option<usize>, (u64, Dtype))>>,
+    /// The gradients that have come, until the buckets are known.
+    arrived: RefCell<Vec<Arrived>>,
     known: Cell<bool>,
     sync_each_batch: bool,
     /// Whether this micro-batch's gradients are reduced (`no_sync`).
