@@ -19,7 +19,7 @@ use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
 use crate::parallel::{Sharding, Stack};
 use crate::pipeline::Pipeline;
-use crate::repeat::{Repeat, Rounds, repeated};
+use crate::repeat::{Repeat, Rounds, repeated, shares_within_passes};
 use crate::torch::autograd::{Leaf, backward};
 use crate::torch::facts::Facts;
 use crate::torch::kernel;
@@ -255,7 +255,8 @@ fn run_so(
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
 /// layers: DeepSpeed's buckets and the parts of its flat buffer.
 fn hopes_for_layers(options: &Options) -> bool {
-    !(options.is_deepspeed() && options.parallel.sharding != Sharding::Zero1)
+    let in_buckets = options.is_deepspeed() && options.parallel.sharding != Sharding::Zero1;
+    !in_buckets && !shares_within_passes(options)
 }
 
 /// The layers that need not be run, if there are such.

@@ -193,15 +193,18 @@ impl Whole<'_> {
             }
             let again = self.rounds.again(to.pass);
             let is_the_same = there == to && !(again..again + 2).contains(&to.micro_batch);
-            is_the_same
-                .then(|| self.at(along, Meaning::Follows(self.rounds.in_whole(to), base), 0))
-                .flatten()
-                .map(Meaning::Fixed)
+            is_the_same.then(|| self.in_whole(along, to, base)).flatten().map(Meaning::Fixed)
         };
         // what no other has, and the last pass of all lets go of, is there until then
         let is_last = place + 1 == self.turns.len() && !is_again && neighbour(1).is_none();
-        let until_last = || self.at(along, Meaning::Follows(self.rounds.in_whole(to), base), 0);
+        let until_last = || self.in_whole(along, to, base);
         by(1).or_else(|| by(-1)).or_else(|| is_last.then(until_last).flatten().map(Meaning::Fixed))
+    }
+
+    /// A place in an action as it was run, in the whole step.
+    fn in_whole(&self, along: Along, action: Action, base: u32) -> Option<u32> {
+        let later = self.rounds.in_whole(action).micro_batch - action.micro_batch;
+        self.at(along, Meaning::Follows(action, base), later)
     }
 
     /// Where that is in the whole step, for a turn so many micro-batches later.
@@ -210,6 +213,7 @@ impl Whole<'_> {
             Meaning::Fixed(at) => return Some(at),
             Meaning::Follows(to, base) => (to, base),
         };
+        self.rounds.goes_alike(to, to.micro_batch + later).then_some(())?;
         let piece = self.piece(Action { micro_batch: to.micro_batch + later, ..to })?;
         let turn = self.turns.get(piece.turn)?;
         match along {
@@ -387,7 +391,7 @@ impl Whole<'_> {
         let action = self.turns.get(turn)?.action;
         let again = self.rounds.again(action.pass);
         (!(again..again + 2).contains(&action.micro_batch)).then_some(())?;
-        self.at(along, Meaning::Follows(self.rounds.in_whole(action), offset), 0)
+        self.in_whole(along, action, offset)
     }
 
     /// When torch's tracker first sees a storage that is there before all turns: a batch in its own turn.
@@ -412,8 +416,8 @@ impl Whole<'_> {
         let Role::Input { micro_batch: was, .. } = run.role else { return None };
         let (action, offset) = seen(run)?;
         (action.micro_batch == was).then_some(())?;
-        let action = Action { micro_batch, ..action };
-        self.at(Along::Moments, Meaning::Follows(action, offset), 0).map(Moment)
+        let later = micro_batch.checked_sub(was)?;
+        self.at(Along::Moments, Meaning::Follows(action, offset), later).map(Moment)
     }
 
     fn ran(&self) -> Option<Vec<Ran>> {

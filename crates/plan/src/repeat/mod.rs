@@ -13,4 +13,4 @@ mod tests;
 
 pub(crate) use layers::Repeat;
 pub(crate) use micro_batches::repeated;
-pub(crate) use rounds::Rounds;
+pub(crate) use rounds::{Rounds, shares_within_passes};

@@ -4,6 +4,10 @@
 //! A loop runs forward and backward of one micro-batch after the other. A stage of a pipeline warms up with some forward
 //! passes, then runs one forward and one backward in turn, of micro-batches that lie as far apart as the warm-up is long: a
 //! round has both. Where all forward passes come first (GPipe), forward and backward passes each have rounds of their own.
+//!
+//! Megatron's schedule holds what it received by a name until the next is received, which in the rounds is after another pass
+//! than at the end. So what its rounds leave has to go in rounds, and as many more are run as the warm-up is long. torch's
+//! lets go of everything in the backward pass of its micro-batch or in the pass that follows.
 
 use crate::options::{HoldOutputs, Options};
 use crate::parallel::schedule::{Action, Pass, actions};
@@ -23,6 +27,8 @@ pub(crate) struct Rounds {
     pub(super) copies: u32,
     /// For each pass the micro-batch that is written down again.
     again: Vec<(Pass, u32)>,
+    /// Those of each pass that are run in rounds, where nothing else tells where something goes.
+    in_rounds: Option<Vec<(Pass, Range<u32>)>>,
 }
 
 impl Rounds {
@@ -35,11 +41,14 @@ impl Rounds {
             _ => actions(parallel, stage, micro_batches),
         };
         let is_planned = parallel.pp == 1
-            || matches!(parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe)
+            || !shares_within_passes(options)
+                && matches!(parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe)
                 && parallel.virtual_stages == 1;
         // beside the first round, which makes the gradients, and the two that are compared
         let more = u32::from(parallel.pp > 1 || ends_otherwise(options));
+        let by_names = parallel.pp > 1 && options.stack == Stack::Megatron;
         let warm_up = match parallel.schedule {
+            Schedule::OneFOneB if by_names => 2 * (parallel.pp - 1 - stage) + 1,
             Schedule::OneFOneB => parallel.pp.saturating_sub(1 + stage),
             _ => 0,
         };
@@ -48,7 +57,8 @@ impl Rounds {
             return None;
         }
         let rounds = Rounds::within(order(micro_batches), order(all), all - micro_batches)?;
-        Some(Rounds { micro_batches, ..rounds })
+        let in_rounds = by_names.then(|| rounds.in_rounds());
+        Some(Rounds { micro_batches, in_rounds, ..rounds })
     }
 
     fn within(run: Vec<Action>, whole: Vec<Action>, copies: u32) -> Option<Rounds> {
@@ -68,7 +78,7 @@ impl Rounds {
         windows.sort_unstable_by_key(|window| window.start);
         let again = windows.iter().flat_map(|window| run.get(window.clone()).unwrap_or_default());
         let again = again.map(|action| (action.pass, action.micro_batch)).collect();
-        let rounds = Rounds { micro_batches: 0, copies, again, run, whole };
+        let rounds = Rounds { micro_batches: 0, copies, again, in_rounds: None, run, whole };
         rounds.is_whole(&windows).then_some(rounds)
     }
 
@@ -87,6 +97,29 @@ impl Rounds {
         }
         all.extend(self.run.get(next..).unwrap_or_default().iter().map(|action| self.in_whole(*action)));
         all == self.whole
+    }
+
+    /// From the round that is written down again on, the micro-batches of each pass whose rounds follow each other.
+    fn in_rounds(&self) -> Vec<(Pass, Range<u32>)> {
+        let each = self.again.len();
+        let is_again = |action: &Action| action.micro_batch == self.again(action.pass);
+        let first = self.run.iter().position(is_again).unwrap_or(0);
+        let follows = |at: &usize| {
+            let (here, next) = (self.run.get(*at), self.run.get(*at + each));
+            here.zip(next).is_some_and(|(here, next)| later(*here, 1) == *next)
+        };
+        let rounds = (first..).take_while(follows).count() / each.max(1) + 1;
+        let rounds = u32::try_from(rounds).unwrap_or(1);
+        self.again.iter().map(|(pass, again)| (*pass, *again..*again + rounds)).collect()
+    }
+
+    /// Whether what goes in the pass of that micro-batch, as it was run, goes in the same of the whole step.
+    pub(super) fn goes_alike(&self, action: Action, in_whole: u32) -> bool {
+        let run = self.run_for(action.pass, in_whole);
+        let Some(in_rounds) = &self.in_rounds else { return true };
+        let range = in_rounds.iter().find(|(pass, _)| *pass == action.pass).map(|(_, range)| range);
+        let is_in = |micro_batch| range.is_some_and(|range| range.contains(&micro_batch));
+        run == action.micro_batch || is_in(run) && is_in(action.micro_batch)
     }
 
     /// The micro-batch of a pass that is written down again.
@@ -108,6 +141,14 @@ impl Rounds {
             late => late - self.copies,
         }
     }
+}
+
+/// Whether data parallel ranks share what the passes of a pipeline stage use and make, while they run (DDP and FSDP2): what
+/// that leaves goes by where a pass stands among the others, not by its micro-batch.
+pub(crate) fn shares_within_passes(options: &Options) -> bool {
+    let Ok(mesh) = options.mesh() else { return true };
+    let is_ddp = options.parallel.sharding == Sharding::Replicated && mesh.dp * mesh.cp > 1;
+    options.stack == Stack::Transformers && mesh.pp > 1 && (is_ddp || options.parallel.sharding.is_fsdp())
 }
 
 /// A loop: forward and backward of one micro-batch after the other.

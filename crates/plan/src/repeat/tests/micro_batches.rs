@@ -3,6 +3,8 @@
 use super::*;
 use crate::catalogue::open_model;
 use crate::options::*;
+use crate::parallel::{Parallel, Schedule, Sharding, Stack};
+use crate::repeat::Rounds;
 use crate::torch::Dtype;
 
 fn architectures() -> Vec<Architecture> {
@@ -70,4 +72,62 @@ fn a_repeated_tape_is_the_whole_one() {
             }
         }
     }
+}
+
+/// Stages of every length of warm-up, through both stacks.
+fn stages() -> Vec<Options> {
+    let bf16 = Options { precision: Precision::Bf16, seq_len: Some(LENGTH), ..Options::default() };
+    let mut all = Vec::new();
+    for (pp, rank) in (2..5).flat_map(|pp| (0..pp).map(move |rank| (pp, rank))) {
+        let stage = |schedule| Parallel { pp, rank, schedule, ..Parallel::default() };
+        let of = |schedule, options: &Options| Options { parallel: stage(schedule), ..options.clone() };
+        let plain = of(Schedule::OneFOneB, &bf16);
+        let megatron = Options {
+            stack: Stack::Megatron,
+            grad_dtype: Some(Dtype::F32),
+            master_weights: Some(Dtype::F32),
+            ..plain.clone()
+        };
+        let full = |options: &Options| Options { recompute: Recompute::Full, ..options.clone() };
+        let shared = |options: &Options, sharding| Options {
+            parallel: Parallel { dp: Some(2), rank: rank * 2, sharding, ..options.parallel.clone() },
+            ..options.clone()
+        };
+        all.extend([of(Schedule::Gpipe, &bf16), full(&plain), full(&megatron)]);
+        all.extend([&plain, &megatron].map(|options| shared(options, Sharding::Zero1)));
+        all.push(Options {
+            grad_scaler: true,
+            precision: Precision::Fp16Mixed,
+            padded: true,
+            ..plain.clone()
+        });
+        all.push(Options { offload: Offload { activations: true, ..Offload::default() }, ..plain.clone() });
+        all.extend([plain, megatron]);
+    }
+    all
+}
+
+#[test]
+fn a_stage_that_is_repeated_is_the_whole_one() {
+    let (mut wrong, mut met) = (Vec::new(), 0);
+    for architecture in ["llama", "qwen3_moe"].map(|family| config(family, 24, "")) {
+        for (options, gradient_accumulation_steps) in
+            stages().iter().flat_map(|it| [5, 9, 12].map(|n| (it, n)))
+        {
+            let options = Options { gradient_accumulation_steps, ..options.clone() };
+            if Rounds::of(&options).is_none() {
+                continue;
+            }
+            met += 1;
+            let Outcome { tape, .. } = run_all(&architecture, &options, LENGTH).unwrap();
+            let alike = Alike { layers: true, micro_batches: true };
+            match run_alike(&architecture, &options, LENGTH, alike).unwrap() {
+                Some(few) if few.tape == tape => {}
+                Some(_) => wrong.push(format!("another tape: {options:?}")),
+                None => wrong.push(format!("not repeated: {options:?}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {met}: {wrong:#?}", wrong.len());
+    assert!(met > 200, "{met}");
 }
