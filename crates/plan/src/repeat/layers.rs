@@ -18,10 +18,10 @@ use std::ops::Range;
 
 /// Layers that need not be run.
 pub(crate) struct Repeat {
-    outline: Outline,
-    alike: Alike,
+    pub(super) outline: Outline,
+    pub(super) alike: Alike,
     /// What a unit has of the loaded model.
-    in_unit: [usize; 3],
+    pub(super) in_unit: [usize; 3],
 }
 
 impl Repeat {
@@ -80,7 +80,7 @@ impl Repeat {
 
 /// When a storage goes, as seen from where it was made.
 #[derive(Clone, Copy, Debug)]
-enum When {
+pub(super) enum When {
     Never,
     /// At a moment of the whole tape.
     At(u32),
@@ -94,14 +94,14 @@ enum When {
 }
 
 /// The whole tape in the making.
-struct Whole<'a> {
-    repeat: &'a Repeat,
-    tape: &'a Tape,
-    stretches: Stretches,
+pub(super) struct Whole<'a> {
+    pub(super) repeat: &'a Repeat,
+    pub(super) tape: &'a Tape,
+    pub(super) stretches: Stretches,
     /// When each storage goes.
-    when: Vec<When>,
+    pub(super) when: Vec<When>,
     /// When what stands for a gradient goes: by parameter and device.
-    gradients: Vec<((u32, Device), Moment)>,
+    pub(super) gradients: Vec<((u32, Device), Moment)>,
 }
 
 impl Whole<'_> {
@@ -264,80 +264,7 @@ impl Whole<'_> {
         Some(Stored { birth, tracked, death, role, copied_for, ..*stored })
     }
 
-    /// When what stands for a gradient goes.
-    fn stand_in(&self, parameter: u32, device: Device) -> Option<Moment> {
-        let key = (parameter, device);
-        let at = self.gradients.binary_search_by_key(&key, |(key, _)| *key).ok()?;
-        self.gradients.get(at).map(|(_, death)| *death)
-    }
-
-    /// Whether a gradient of the unit after those that are left out has something that stands for it in each of them.
-    fn has_stand_ins(&self, stored: &Stored) -> bool {
-        let Role::Of { parameter, .. } = stored.role else { return false };
-        let ([_, each, _], copies) = (self.repeat.in_unit, self.repeat.alike.copies);
-        let earlier = |units: usize| parameter.checked_sub(u32::try_from(units * each).ok()?);
-        let stands_in = |units| self.stand_in(earlier(units)?, stored.device);
-        stored.category == Category::Gradient && (1..=copies).all(|units| stands_in(units).is_some())
-    }
-
-    /// Whether the copy that would come where the next unit was run is that unit, and what runs between the passes leaves
-    /// both alone.
-    fn is_alike(&self) -> Option<()> {
-        let alike = &self.repeat.alike;
-        let inside = |stretch: &Stretch| matches!(stretch.part, Part::Layer(_));
-        let (from, to) = (self.stretches.iter().position(inside)?, self.stretches.iter().rposition(inside)?);
-        let between =
-            self.stretches.iter().enumerate().filter(|(at, s)| (from..to).contains(at) && !inside(s));
-        for (_, stretch) in between {
-            self.leaves_layers_alone(stretch)?;
-        }
-        for pass in self.stretches.passes() {
-            for layer in alike.again() {
-                let (a, b) =
-                    (self.stretches.in_pass(pass, layer), self.stretches.in_pass(pass, layer + alike.unit));
-                let (Some(a), Some(b)) = (a, b) else {
-                    (a == b).then_some(())?; // a layer in the middle of a checkpoint
-                    continue;
-                };
-                let there = *self.stretches.place(pass, alike.in_model(layer + alike.unit))?;
-                let copy = Piece { stretch: a, units: alike.copies + 1, ..there };
-                let (a, b) = (self.stretches.get(a)?, self.stretches.get(b)?);
-                (self.are_same([(&copy, a), (&there, b)])?).then_some(())?;
-            }
-        }
-        Some(())
-    }
-
-    fn leaves_layers_alone(&self, stretch: &Stretch) -> Option<()> {
-        let Range { start, end } = stretch.moments;
-        let ran = self.tape.ran.get(start as usize..end as usize)?.iter().map(|ran| ran.module);
-        let stored = self.tape.stored.get(stretch.stored.clone())?.iter().map(|stored| stored.module);
-        let is_compared = |module| {
-            let layer = self.repeat.outline.of_module(module);
-            layer
-                .and_then(|layer| self.repeat.alike.among_run(layer))
-                .is_some_and(|l| self.repeat.alike.is_compared(l))
-        };
-        (!ran.chain(stored).any(is_compared)).then_some(())
-    }
-
-    fn are_same(&self, [a, b]: [(&Piece, &Stretch); 2]) -> Option<bool> {
-        let of = |(piece, stretch): (&Piece, &Stretch)| -> Option<(Vec<Ran>, Vec<Stored>)> {
-            let mut all = (Vec::new(), Vec::new());
-            self.write_ran(piece, stretch, &mut all.0)?;
-            self.write_stored(piece, stretch, &mut all.1)?;
-            // when a gradient goes after backward is known of each by itself
-            let gradients =
-                all.1.iter_mut().zip(self.when.get(stretch.stored.clone())?).filter(|(stored, when)| {
-                    matches!(when, When::At(_) | When::Never) && self.has_stand_ins(stored)
-                });
-            gradients.for_each(|(stored, _)| stored.death = NEVER);
-            Some(all)
-        };
-        Some(a.1.costs == b.1.costs && of(a)? == of(b)?)
-    }
-
-    fn write_stored(&self, piece: &Piece, stretch: &Stretch, to: &mut Vec<Stored>) -> Option<()> {
+    pub(super) fn write_stored(&self, piece: &Piece, stretch: &Stretch, to: &mut Vec<Stored>) -> Option<()> {
         let range = stretch.stored.clone();
         let stored = self.tape.stored.get(range.clone())?.iter().zip(self.when.get(range)?);
         let mut module = self.modules(piece, stretch.part);
@@ -348,7 +275,7 @@ impl Whole<'_> {
         Some(())
     }
 
-    fn write_ran(&self, piece: &Piece, stretch: &Stretch, to: &mut Vec<Ran>) -> Option<()> {
+    pub(super) fn write_ran(&self, piece: &Piece, stretch: &Stretch, to: &mut Vec<Ran>) -> Option<()> {
         let range = stretch.moments.start as usize..stretch.moments.end as usize;
         let mut module = self.modules(piece, stretch.part);
         for ran in self.tape.ran.get(range)? {

@@ -2,6 +2,7 @@
 //! decoder layers ([`layers`]). Nothing is assumed of a tape: where what was run is not alike, all of it is run.
 
 mod alike;
+mod compared;
 mod layers;
 mod micro_batches;
 mod outline;
@@ -10,6 +11,7 @@ mod stand_ins;
 mod stretches;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub(crate) use layers::Repeat;
 pub(crate) use micro_batches::repeated;
