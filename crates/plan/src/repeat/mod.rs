@@ -15,4 +15,4 @@ mod turns;
 
 pub(crate) use layers::Repeat;
 pub(crate) use micro_batches::repeated;
-pub(crate) use rounds::{Rounds, shares_within_passes};
+pub(crate) use rounds::{Rounds, sends_in_buckets, shares_within_passes};

@@ -16,13 +16,13 @@ use crate::nn::te::Shared;
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::GradScaler;
 use crate::options::{Objective, Options, Recompute};
+use crate::parallel::Stack;
 use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
-use crate::parallel::{Sharding, Stack};
 use crate::pipeline::Pipeline;
-use crate::repeat::{Repeat, Rounds, repeated, shares_within_passes};
+use crate::repeat::{Repeat, Rounds, repeated, sends_in_buckets, shares_within_passes};
 use crate::torch::facts::Facts;
 use crate::torch::kernel;
 use crate::torch::offload::{HostParameter, ParameterOffload};
@@ -258,8 +258,7 @@ fn run_so(
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
 /// layers: DeepSpeed's buckets and the parts of its flat buffer.
 fn hopes_for_layers(options: &Options) -> bool {
-    let in_buckets = options.is_deepspeed() && options.parallel.sharding != Sharding::Zero1;
-    !in_buckets && !shares_within_passes(options)
+    !sends_in_buckets(options) && !shares_within_passes(options)
 }
 
 /// The layers that need not be run, if there are such.

@@ -107,8 +107,8 @@ fn variants() -> Vec<(&'static str, Options)> {
     all
 }
 
-/// Layers that are not alike at their edges: an adapter in the model's own type, after dropout, lets go of its input at another
-/// op in the last of them.
+/// On these, what a layer puts out goes an op later than what the layer before it does where the two are compared: all is
+/// run.
 fn is_known(family: &str, options: &Options) -> bool {
     ["gpt2", "gpt_neox"].contains(&family) && options.lora.is_some() && options.is_deepspeed()
 }
