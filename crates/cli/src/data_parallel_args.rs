@@ -19,22 +19,22 @@ pub(crate) struct DataParallelArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     ddp_bucket_view: Option<bool>,
     /// Numbers of ZeRO's bucket of gradients (reduce_bucket_size) [default: 500000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
     zero_reduce_bucket_size: Option<u64>,
     /// ZeRO reduces a bucket while another is filled (overlap_comm) [default: in stage 3]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     zero_overlap_comm: Option<bool>,
     /// Numbers that ZeRO-3 fetches ahead of use (stage3_prefetch_bucket_size) [default: 50000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
     zero_prefetch_bucket_size: Option<u64>,
     /// ZeRO-3 keeps parameters of fewer numbers whole (stage3_param_persistence_threshold) [default: 100000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
     zero_param_persistence_threshold: Option<u64>,
     /// Numbers that ZeRO-3 gathers at once at most (stage3_max_live_parameters) [default: 1000000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
     zero_max_live_parameters: Option<u64>,
     /// Numbers of the parameters that ZeRO-3 steps together (sub_group_size) [default: 1000000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
     zero_sub_group_size: Option<u64>,
 }
 

@@ -249,6 +249,33 @@ pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, Problem> {
     Err(wrong("is not a whole number", "it is a whole number of 1 or more, in plain digits"))
 }
 
+/// How many numbers a buffer has or parameters are: plain digits, or as DeepSpeed's configs have them, `5e8`.
+pub(crate) fn numbers(text: &str) -> Result<u64, Problem> {
+    let wrong = |cause: &str, mend: &str| Problem::anywhere(format!("{} {cause}", quoted(text))).mend(mend);
+    // what JSON's numbers hold to the last digit; bytes of so many are far from 64 bits
+    const MOST: u64 = 1 << 53;
+    let (digits, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let exponent = exponent.strip_prefix('+').unwrap_or(exponent);
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_written = !whole.is_empty() && !exponent.is_empty();
+    if !(is_written && [whole, fraction, exponent].into_iter().all(is_number)) {
+        return Err(wrong("is not a whole number", "write plain digits, or as in `5e8`"));
+    }
+    let places = u32::try_from(fraction.len()).ok().zip(exponent.parse::<u32>().ok());
+    let number = places.and_then(|(places, exponent)| {
+        let ones: u64 = format!("{whole}{fraction}").parse().ok()?;
+        ones.checked_mul(10u64.checked_pow(exponent.checked_sub(places)?)?)
+    });
+    match number {
+        Some(number) if number <= MOST => Ok(number),
+        None if fraction.len() > exponent.parse().unwrap_or(usize::MAX) => {
+            Err(wrong("is not a whole number", "write plain digits, or as in `5e8`"))
+        }
+        _ => Err(wrong("is more than 2^53", "check the number")),
+    }
+}
+
 /// An amount of memory: digits and a unit.
 pub(crate) fn size(text: &str) -> Result<u64, Problem> {
     let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());

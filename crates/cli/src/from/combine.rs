@@ -31,8 +31,22 @@ fn displaced(option: &str) -> &[&str] {
         "--precision" => &["--weights-dtype", "--master-weights", "--grad-dtype"],
         "--quantize" => &["--prepare-for-kbit"],
         "--gradient-checkpointing" => &["--recompute"],
-        "--fsdp" => &["--zero"],
-        "--zero" => &["--fsdp"],
+        "--fsdp" => &[
+            "--zero",
+            "--zero-reduce-bucket-size",
+            "--zero-overlap-comm",
+            "--zero-prefetch-bucket-size",
+            "--zero-param-persistence-threshold",
+            "--zero-max-live-parameters",
+            "--zero-sub-group-size",
+        ],
+        "--zero" => &[
+            "--fsdp",
+            "--zero-prefetch-bucket-size",
+            "--zero-param-persistence-threshold",
+            "--zero-max-live-parameters",
+            "--zero-sub-group-size",
+        ],
         _ => &[],
     }
 }
@@ -176,7 +190,7 @@ impl Combined {
     }
 
     /// What an option is, on the command line or else in a file.
-    fn value<'a>(&'a self, option: &str, said: &'a Said) -> Option<&'a str> {
+    pub(super) fn value<'a>(&'a self, option: &str, said: &'a Said) -> Option<&'a str> {
         let on_line = said
             .iter()
             .find(|(known, _)| known == option)
@@ -191,32 +205,6 @@ impl Combined {
 
     pub(super) fn number(&self, option: &str, said: &Said) -> Option<u64> {
         self.value(option, said).and_then(|value| value.parse().ok())
-    }
-
-    /// The first thing that nobody answers.
-    fn answer_asks(&mut self, said: &Said, has_model: bool) -> Result<(), Problem> {
-        let is_answered = |ask: &Ask| match ask.option {
-            "MODEL" => has_model,
-            option => self.value(option, said).is_some(),
-        };
-        if let Some(ask) = self.asks.iter().find(|ask| !is_answered(ask)) {
-            let mend = match ask.option {
-                "MODEL" => "name the model: `peakledger plan MODEL --from FILE`".to_owned(),
-                option => format!("say it: add `{option}` to the command line"),
-            };
-            return Err(ask.origin.problem(ask.cause.clone()).mend(mend));
-        }
-        let sharded = self.settings.iter().find(|setting| {
-            setting.option == "--fsdp" || (setting.option == "--zero" && setting.value != "0")
-        });
-        let counted = ["--gpus", "--dp"].iter().any(|option| self.value(option, said).is_some());
-        match sharded.filter(|_| !counted) {
-            Some(setting) => {
-                let cause = format!("`{} {}`, over how many GPUs is not said", setting.option, setting.value);
-                Err(setting.origin.problem(cause).mend("say it: add `--gpus N` to the command line"))
-            }
-            None => Ok(()),
-        }
     }
 
     fn model_of(&mut self, verb: &str, model: Option<&Model>) -> Result<Option<Model>, Problem> {

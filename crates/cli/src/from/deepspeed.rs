@@ -48,19 +48,53 @@ pub(super) const PASSES: &[&str] = &[
     "zero_optimization/elastic_checkpoint",
 ];
 
-/// Sizes of buffers, and what DeepSpeed has for each where it is left out.
-const BUCKETS: &[(&str, u64)] = &[
-    ("reduce_bucket_size", 500_000_000),
-    ("allgather_bucket_size", 500_000_000),
-    ("stage3_prefetch_bucket_size", 50_000_000),
-    ("prefetch_bucket_size", 50_000_000),
-    ("stage3_param_persistence_threshold", 100_000),
-    ("param_persistence_threshold", 100_000),
-    ("stage3_max_live_parameters", 1_000_000_000),
-    ("max_live_parameters", 1_000_000_000),
-    ("stage3_max_reuse_distance", 1_000_000_000),
-    ("max_reuse_distance", 1_000_000_000),
-    ("sub_group_size", 1_000_000_000),
+/// A size that is counted in numbers: its keys, the stage from which on something reads it, what DeepSpeed has where it is left
+/// out, and the option that plans it.
+struct Size {
+    keys: &'static [&'static str],
+    from_stage: u64,
+    usual: u64,
+    option: Option<&'static str>,
+}
+
+const SIZES: &[Size] = &[
+    Size {
+        keys: &["reduce_bucket_size"],
+        from_stage: 1,
+        usual: 500_000_000,
+        option: Some("--zero-reduce-bucket-size"),
+    },
+    Size { keys: &["allgather_bucket_size"], from_stage: 1, usual: 500_000_000, option: None },
+    Size {
+        keys: &["stage3_prefetch_bucket_size", "prefetch_bucket_size"],
+        from_stage: 3,
+        usual: 50_000_000,
+        option: Some("--zero-prefetch-bucket-size"),
+    },
+    Size {
+        keys: &["stage3_param_persistence_threshold", "param_persistence_threshold"],
+        from_stage: 3,
+        usual: 100_000,
+        option: Some("--zero-param-persistence-threshold"),
+    },
+    Size {
+        keys: &["stage3_max_live_parameters", "max_live_parameters"],
+        from_stage: 3,
+        usual: 1_000_000_000,
+        option: Some("--zero-max-live-parameters"),
+    },
+    Size {
+        keys: &["stage3_max_reuse_distance", "max_reuse_distance"],
+        from_stage: 3,
+        usual: 1_000_000_000,
+        option: None,
+    },
+    Size {
+        keys: &["sub_group_size"],
+        from_stage: 3,
+        usual: 1_000_000_000,
+        option: Some("--zero-sub-group-size"),
+    },
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
@@ -79,6 +113,8 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         );
     } else if let Some(norm) = reading.amount("gradient_clipping")? {
         reading.set("--clip-grad-norm", norm > 0.0, "gradient_clipping");
+    } else {
+        reading.imply("--clip-grad-norm", "true", "DeepSpeed clips to a norm of 1 (GRADIENT_CLIPPING_DEFAULT)");
     }
     reading.within("zero_optimization", zero)?;
     reading.within("activation_checkpointing", |reading| {
@@ -186,16 +222,29 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
         let key = if reading.has("offload_param") { "offload_param" } else { "offload_optimizer" };
         reading.set("--offload", parts.join(","), key);
     }
-    for (key, usual) in BUCKETS {
+    for (size, key) in SIZES.iter().flat_map(|size| size.keys.iter().map(move |key| (size, key))) {
+        let usual = size.usual;
+        let is_read = stage.unwrap_or(0) >= size.from_stage;
         // `auto` is filled in by transformers with sizes of the model
         if reading.is_auto(key) {
             reading.not_planned(key, &format!("`auto`: planned with DeepSpeed's default of {usual}"));
-        } else if reading.number(key)?.is_some_and(|size| size != *usual) {
-            reading.not_planned(key, &format!("planned with DeepSpeed's default of {usual}"));
+            continue;
+        }
+        match (reading.number(key)?.filter(|asked| is_read && *asked != usual), size.option) {
+            (Some(asked), Some(option)) => reading.set(option, asked, key),
+            // it parts what is gathered after the update, all into one buffer that is there anyway
+            (Some(_), None) if *key == "allgather_bucket_size" => {}
+            (Some(_), None) => {
+                reading.not_planned(key, &format!("planned with DeepSpeed's default of {usual}"));
+            }
+            (None, _) => {}
         }
     }
-    if reading.flag("overlap_comm")? == Some(false) {
-        reading.not_planned("overlap_comm", "no overlap: planned with it");
+    let overlaps_unasked = stage == Some(3);
+    if let Some(overlaps) = reading.flag("overlap_comm")?.filter(|asked| *asked != overlaps_unasked) {
+        if stage.is_some_and(|stage| stage > 0) {
+            reading.set("--zero-overlap-comm", overlaps, "overlap_comm");
+        }
     }
     if reading.flag("contiguous_gradients")? == Some(false) {
         reading.not_planned("contiguous_gradients", "gradients that are not copied side by side: planned so");

@@ -13,6 +13,7 @@ mod found;
 mod fsdp;
 mod llama_factory;
 mod megatron;
+mod open;
 mod optimizer;
 mod reading;
 mod resolved;

@@ -11,6 +11,7 @@ use crate::options::{HoldOutputs, Objective, Options};
 use crate::pipeline::Pipeline;
 use crate::repeat::Repeat;
 use crate::torch::autograd::{Leaf, backward};
+use crate::torch::ops::mul_scalar;
 use crate::torch::tape::ModuleId;
 use crate::torch::{Tensor, Torch};
 use crate::update::Update;
@@ -98,6 +99,9 @@ impl Loop<'_> {
         }
         torch.end();
         drop(left); // the next step begins by binding it anew
+        if let Some(hooks) = &hooks {
+            hooks.step_ends();
+        }
     }
 
     fn micro_batch(
@@ -147,8 +151,11 @@ impl Loop<'_> {
             torch.launch("backward"); // autocast's casts of the weights are still there
             (loss, output, contexts)
         });
-        backward(&loss);
+        // DeepSpeed's engine has a loss of its own until its epilogue has run (`scale_if_loss`, `runtime/base_optimizer.py`)
+        let of_the_engine = self.options.is_deepspeed().then(|| mul_scalar(&loss));
+        backward(of_the_engine.as_ref().unwrap_or(&loss));
         self.backward_ended(is_last);
+        drop(of_the_engine);
         torch.end();
         if self.options.hold_outputs == HoldOutputs::Step {
             *held = output;

@@ -58,4 +58,7 @@ pub(crate) trait ModuleHooks {
 
     /// Gradients are let go of.
     fn zero_grad(&self) {}
+
+    /// The step is over, and the next begins as this one did.
+    fn step_ends(&self) {}
 }

@@ -6,7 +6,7 @@ use super::communication::buffer;
 use super::gathered::GATHERED;
 use crate::nn::Parameter;
 use crate::torch::cost::Collective;
-use crate::torch::tape::Role;
+use crate::torch::tape::{Role, rounded};
 use crate::torch::{Layout, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::cell::{Cell, RefCell};
@@ -50,8 +50,10 @@ enum State {
     Whole {
         _parameter: Tensor,
     },
-    /// Whole for good: below the threshold.
-    Persistent,
+    /// Below the threshold: whole but for the update, after which it is gathered anew.
+    Persistent {
+        _parameter: Option<Tensor>,
+    },
 }
 
 impl Fetching {
@@ -89,11 +91,15 @@ impl Fetching {
             let numbers = parameter.tensor.layout().numel();
             let persists = numbers <= sizes.param_persistence_threshold;
             let tensor = &parameter.tensor;
-            if !persists {
-                let now = torch.tape.borrow().next();
-                tensor.relabel(|stored| (stored.bytes, stored.death) = (0, now));
+            if persists {
+                let padded = numbers.div_ceil(u64::from(ranks)).saturating_mul(u64::from(ranks));
+                let bytes = rounded(padded.saturating_mul(tensor.dtype().width()));
+                tensor.relabel(|stored| stored.bytes = bytes);
+                return State::Persistent { _parameter: None };
             }
-            if persists { State::Persistent } else { State::Partitioned }
+            let now = torch.tape.borrow().next();
+            tensor.relabel(|stored| (stored.bytes, stored.death) = (0, now));
+            State::Partitioned
         });
         let state = RefCell::new(state.collect());
         Fetching {
@@ -230,6 +236,44 @@ impl Fetching {
         whole
     }
 
+    fn persistent(&self) -> impl Iterator<Item = (usize, &Parameter)> {
+        let persists =
+            |index: &usize| matches!(self.state.borrow().get(*index), Some(State::Persistent { .. }));
+        self.parameters.iter().enumerate().filter(move |(index, _)| persists(index))
+    }
+
+    /// An update begins with all parameters shared out.
+    pub(super) fn release_persistent(&self) {
+        let now = self.torch.tape.borrow().now();
+        self.persistent()
+            .for_each(|(_, parameter)| parameter.tensor.relabel(|stored| stored.death = now));
+    }
+
+    /// It ends with these whole again, each in a place of its own (`_allgather_params_coalesced`).
+    pub(super) fn gather_persistent(&self) {
+        let ranks = u64::from(self.ranks);
+        let persistent: Vec<(usize, &Parameter)> = self.persistent().collect();
+        for (index, parameter) in persistent {
+            self.torch.launch("empty.memory_format");
+            let numbers = self.numbers(index).div_ceil(ranks).saturating_mul(ranks);
+            self.set(index, State::Persistent { _parameter: Some(self.whole(parameter, numbers)) });
+            self.torch.communicates(
+                Collective::AllGather,
+                numbers.saturating_mul(parameter.tensor.dtype().width()),
+                self.ranks,
+            );
+        }
+    }
+
+    /// The next step begins with them as this one did.
+    pub(super) fn forget_persistent(&self) {
+        for slot in self.state.borrow_mut().iter_mut() {
+            if let State::Persistent { _parameter } = slot {
+                *_parameter = None;
+            }
+        }
+    }
+
     /// What came in a buffer is copied out, all of it (`AllGatherCoalescedHandle.wait`).
     fn wait(&self, index: usize) {
         let handle = match self.state.borrow().get(index) {
@@ -272,7 +316,7 @@ impl Fetching {
     /// A micro-batch has ended: all go but those that stay for good.
     pub(super) fn reset(&self) {
         for slot in self.state.borrow_mut().iter_mut() {
-            if !matches!(slot, State::Persistent) {
+            if !matches!(slot, State::Persistent { .. }) {
                 *slot = State::Partitioned;
             }
         }

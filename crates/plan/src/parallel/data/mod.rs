@@ -8,6 +8,7 @@ mod fetching;
 mod fsdp;
 mod gathered;
 mod groups;
+mod norm;
 mod words;
 mod zero;
 mod zero3;

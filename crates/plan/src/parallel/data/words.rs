@@ -188,6 +188,8 @@ pub(crate) fn rule(name: &str) -> Option<(&'static str, &'static str)> {
         "gradients in the partition" => ("gradients of what this rank steps", ZERO),
         "gradients so far" => ("a gradient of the micro-batches so far, on the host", ZERO),
         "gradient of the partition" => ("the gradient of this rank's part in one piece", ZERO),
+        "norm of all gradients" => ("what the engine is asked for after a step (get_global_grad_norm)", ZERO),
+        "overflow found" => ("whether a gradient was not finite", ZERO_3),
         "partitioned parameters" => ("this rank's part of every parameter", ZERO_3),
         "partitioned gradients" => ("the gradients of this rank's parts, kept for good", ZERO_3),
         "master weights of a sub-group" => ("parts of parameters that are stepped together", ZERO_3),

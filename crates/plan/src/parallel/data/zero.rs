@@ -4,6 +4,7 @@
 
 use super::communication::{all_reduce, buffer};
 use super::localize;
+use super::norm::{self, Looked};
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
@@ -40,8 +41,12 @@ pub(crate) struct Zero {
     _offload_buffers: Vec<Tensor>,
     /// The rank's part as it is stepped.
     master: Parameter,
+    /// Whether gradients are scaled by their norm (`gradient_clipping`).
+    clips: bool,
     is_last: Cell<bool>,
     running: RefCell<Running>,
+    /// The norm of all gradients: as it clips them, and as it is asked for after the step.
+    norms: RefCell<[Option<Tensor>; 2]>,
 }
 
 /// A parameter's place in the flat buffer.
@@ -62,8 +67,12 @@ struct Running {
     kept: Option<Tensor>,
     /// Those of the micro-batches so far.
     summed: Option<Tensor>,
+    /// Zeros behind them, where the part is longer than what is left of the parameters.
+    padding: Option<Tensor>,
     /// On the host, whole gradients while there are more micro-batches to come (`accumulated_grads_in_cpu`).
     on_host: Vec<Tensor>,
+    /// Of gradients that are on the host, their norms on the card (`norm_for_param_grads`).
+    norms_on_card: Vec<Tensor>,
 }
 
 impl Zero {
@@ -131,6 +140,8 @@ impl Zero {
             _flat: flat,
             _offload_buffers: offload_buffers,
             master: master.clone(),
+            clips: options.clip_grad_norm,
+            norms: RefCell::default(),
             is_last: Cell::new(true),
             running: RefCell::new(Running::default()),
         });
@@ -162,6 +173,29 @@ impl Zero {
 
     fn in_own(&self) -> impl Iterator<Item = &Placed> {
         self.parameters.iter().filter(|placed| self.numbers_in_own(placed) > 0)
+    }
+
+    /// Numbers of the rank's part that are no padding.
+    fn numbers_of_parameters(&self) -> u64 {
+        self.in_own().map(|placed| self.numbers_in_own(placed)).fold(0, u64::saturating_add)
+    }
+
+    /// The norm of all gradients, which ranks know together (`scaled_global_norm`).
+    fn take_norm(&self, dtype: Dtype) {
+        let torch = &self.torch;
+        let of = |numbers, is_counted| Looked { numbers, dtype, is_counted };
+        let mut gradients: Vec<Looked> =
+            self.in_own().map(|placed| of(self.numbers_in_own(placed), true)).collect();
+        let padding = self.partition.saturating_sub(self.numbers_of_parameters());
+        gradients.extend((padding > 0).then(|| of(padding, false)));
+        if self.dtype.is_half() {
+            norm::check_overflow(torch, &gradients);
+        }
+        let of_the_group = [norm::norm_over_ranks(torch, &gradients)];
+        let scaled = norm::combined(torch, &of_the_group);
+        drop(of_the_group);
+        let asked_for = norm::unscaled(torch, &scaled);
+        *self.norms.borrow_mut() = [Some(scaled), Some(asked_for)];
     }
 
     /// The gradient of the rank's part on the host, which stays there.
@@ -295,7 +329,7 @@ impl Zero {
         }
         if self.is_last.get() {
             let numbers = Layout::contiguous(&[self.numbers_in_own(placed)]);
-            norm_of(torch, &numbers, self.dtype);
+            running.norms_on_card.push(norm::norm_of(torch, &numbers, self.dtype));
             let stepped = self.master.tensor.dtype();
             torch.launch("_to_copy");
             let raised = (stepped != self.dtype).then(|| torch.empty(numbers.clone(), stepped));
@@ -338,35 +372,47 @@ impl ModuleHooks for Zero {
             (None, kept) => running.summed = kept,
             (Some(_), None) => {}
         }
+        if self.is_last.get() && !self.offloaded && !self.sums_in_fp32 {
+            // `get_flat_partition`
+            let left = self.partition.saturating_sub(self.numbers_of_parameters());
+            running.padding = (left > 0).then(|| {
+                self.torch.launch("zeros");
+                let zeros = self.torch.empty(Layout::contiguous(&[left]), self.dtype);
+                named(&zeros, Category::Gradient, "gradients in the partition");
+                zeros
+            });
+        }
         running.buckets.clear();
     }
 
     /// The gradient of the rank's part, in one piece and in the type of the master weights, once its norm is known.
     fn before_step(&self, _: usize) {
         let torch = &self.torch;
-        let mut running = self.running.borrow_mut();
         if self.offloaded {
-            return;
+            return norm::summed_for_host(torch);
         }
-        let parts: Vec<Layout> =
-            self.in_own().map(|placed| Layout::contiguous(&[self.numbers_in_own(placed)])).collect();
-        let (summed, stepped) = (running.summed.take(), self.master.tensor.dtype());
-        let summed_in = if self.sums_in_fp32 { Dtype::F32 } else { self.dtype };
-        parts.iter().for_each(|part| norm_of(torch, part, summed_in));
+        let mut running = self.running.borrow_mut();
+        let (summed, padding) = (running.summed.take(), running.padding.take());
+        let (summed_in, stepped) =
+            (if self.sums_in_fp32 { Dtype::F32 } else { self.dtype }, self.master.tensor.dtype());
+        self.take_norm(summed_in);
         let whole = |op: &'static str, dtype| {
             torch.launch(op);
             let grad = torch.empty(Layout::contiguous(&[self.partition]), dtype);
             named(&grad, Category::Gradient, "gradient of the partition");
             grad
         };
-        let numbers = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.numel()));
-        let is_one_piece = self.sums_in_fp32 || parts.len() == 1 && numbers == self.partition;
+        let is_one_piece = self.sums_in_fp32 || padding.is_none() && self.in_own().count() == 1;
         let grad = match &summed {
             Some(summed) if is_one_piece => summed.clone(),
             _ => whole("cat", self.dtype),
         };
         let grad = if summed_in == stepped { grad } else { whole("_to_copy", stepped) };
-        drop(summed);
+        drop((summed, padding));
+        if let ([Some(scaled), _], true) = (&*self.norms.borrow(), self.clips) {
+            norm::check(torch, scaled);
+            norm::clip(torch, scaled, &grad);
+        }
         if let Some(leaf) = &self.master.leaf {
             *leaf.grad.borrow_mut() = Some(grad);
         }
@@ -378,7 +424,9 @@ impl ModuleHooks for Zero {
         let bytes = self.partition.saturating_mul(self.dtype.width());
         if self.offloaded {
             torch.fetches_from_host(bytes);
-            self.running.borrow_mut().on_host.clear();
+            let mut running = self.running.borrow_mut();
+            running.on_host.clear();
+            running.norms_on_card.clear();
         } else if let Some(leaf) = &self.master.leaf {
             leaf.grad.borrow_mut().take();
         }
@@ -386,6 +434,9 @@ impl ModuleHooks for Zero {
         torch.launch("_allgather_base_");
         let whole = bytes.saturating_mul(u64::from(self.ranks));
         torch.communicates(Collective::AllGather, whole, self.ranks);
+        let [scaled, asked_for] = self.norms.take();
+        drop(scaled);
+        *self.norms.borrow_mut() = [None, norm::kept(torch, asked_for)];
     }
 }
 
@@ -398,15 +449,6 @@ fn flattened(torch: &Rc<Torch>, parameters: &[&Parameter], numbers: u64, dtype: 
     let now = torch.tape.borrow().now();
     parameters.iter().for_each(|parameter| parameter.tensor.relabel(|stored| stored.death = now));
     flat
-}
-
-/// The norm of a gradient, taken in fp64 (`get_norm_dtype`, `deepspeed/runtime/zero/utils.py`).
-pub(super) fn norm_of(torch: &Rc<Torch>, gradient: &Layout, dtype: Dtype) {
-    torch.launch("_to_copy");
-    torch.moves(gradient.numel().saturating_mul(dtype.width()));
-    let _in_fp64 = torch.empty(gradient.clone(), Dtype::F64);
-    torch.launch("linalg_vector_norm");
-    let _norm = torch.empty(Layout::contiguous(&[]), Dtype::F64);
 }
 
 pub(super) fn named(tensor: &Tensor, category: Category, name: &'static str) {

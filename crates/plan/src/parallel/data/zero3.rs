@@ -6,7 +6,8 @@
 
 use super::communication::buffer;
 use super::fetching::Fetching;
-use super::zero::{named, norm_of};
+use super::norm::{self, Looked};
+use super::zero::named;
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::Mesh;
@@ -35,9 +36,22 @@ pub(crate) struct Zero3 {
     sub_groups: Vec<(Range<usize>, Parameter)>,
     /// Parts of parameters, the bucket of gradients, parts of gradients: there from the beginning.
     _buffers: Vec<Tensor>,
+    /// Whether gradients are scaled by their norm (`gradient_clipping`).
+    clips: bool,
     is_first: Cell<bool>,
     is_last: Cell<bool>,
     filling: RefCell<Filling>,
+    norms: RefCell<Norms>,
+}
+
+/// Norms of gradients, from where they are taken to the end of the step.
+#[derive(Default)]
+struct Norms {
+    /// Of gradients that are on the host (`norm_for_param_grads`).
+    of_parameters: Vec<Tensor>,
+    of_sub_groups: Vec<Tensor>,
+    scaled: Option<Tensor>,
+    asked_for: Option<Tensor>,
 }
 
 /// The bucket of gradients.
@@ -93,6 +107,7 @@ impl Zero3 {
                 "reduce bucket",
             ),
             place(on_host, all, summed_in, Category::Gradient, "partitioned gradients"),
+            place(on_host, 1, Dtype::Bool, Category::Gradient, "overflow found"),
         ];
         let mut sub_groups = Vec::new();
         let mut start = 0;
@@ -121,9 +136,11 @@ impl Zero3 {
             parts,
             sub_groups,
             _buffers: buffers,
+            clips: options.clip_grad_norm,
             is_first: Cell::new(true),
             is_last: Cell::new(true),
-            filling: RefCell::new(Filling::default()),
+            filling: RefCell::default(),
+            norms: RefCell::default(),
         });
         if offloaded {
             for (_, master) in &this.sub_groups {
@@ -208,7 +225,8 @@ impl Zero3 {
         torch.sends_to_host(bytes);
         if self.is_last.get() {
             let _on_the_card = torch.empty(part.clone(), self.summed_in);
-            norm_of(torch, &part, self.summed_in);
+            let norm = norm::norm_of(torch, &part, self.summed_in);
+            self.norms.borrow_mut().of_parameters.push(norm);
             let stepped = self.sub_groups.first().map_or(Dtype::F32, |(_, master)| master.tensor.dtype());
             torch.launch("_to_copy");
             let _raised = torch.empty(part, stepped);
@@ -271,14 +289,18 @@ impl ModuleHooks for Zero3 {
 
     /// The gradient of a sub-group in one piece and in the type of its master weights.
     fn before_step(&self, sub_group: usize) {
+        let torch = &self.torch;
+        if sub_group == 0 {
+            self.fetching.release_persistent(); // `_partition_all_parameters`
+            if self.offloaded {
+                norm::summed_for_host(torch);
+            } else {
+                self.take_norm();
+            }
+        }
         let Some((parameters, master)) = self.sub_groups.get(sub_group).filter(|_| !self.offloaded) else {
             return;
         };
-        let torch = &self.torch;
-        if sub_group == 0 {
-            let parts = self.parts.iter().map(|part| Layout::contiguous(&[*part]));
-            parts.for_each(|part| norm_of(torch, &part, self.summed_in));
-        }
         let numbers = Layout::contiguous(&[master.tensor.layout().numel()]);
         let whole = |op: &'static str, dtype| {
             torch.launch(op);
@@ -292,6 +314,9 @@ impl ModuleHooks for Zero3 {
             Some(side_by_side) if self.summed_in == stepped => side_by_side,
             _ => whole("_to_copy", stepped),
         };
+        if let (Some(scaled), true) = (&self.norms.borrow().scaled, self.clips) {
+            norm::clip(torch, scaled, &grad);
+        }
         if let Some(leaf) = &master.leaf {
             *leaf.grad.borrow_mut() = Some(grad);
         }
@@ -309,5 +334,33 @@ impl ModuleHooks for Zero3 {
         } else if let Some(leaf) = &master.leaf {
             leaf.grad.borrow_mut().take();
         }
+        if sub_group + 1 == self.sub_groups.len() {
+            self.norms.borrow_mut().of_parameters.clear(); // `_post_step`
+            self.fetching.gather_persistent();
+            let Norms { asked_for, .. } = self.norms.take();
+            self.norms.borrow_mut().asked_for = norm::kept(&self.torch, asked_for);
+        }
+    }
+
+    fn step_ends(&self) {
+        self.fetching.forget_persistent();
+    }
+}
+
+impl Zero3 {
+    /// The norm of all gradients, of a sub-group after the other.
+    fn take_norm(&self) {
+        let torch = &self.torch;
+        let of = |numbers: &u64| Looked { numbers: *numbers, dtype: self.summed_in, is_counted: true };
+        let of_sub_groups = self.sub_groups.iter().map(|(parameters, _)| {
+            let parts = self.parts.get(parameters.clone()).unwrap_or_default();
+            norm::norm_in_fp64(torch, &parts.iter().map(of).collect::<Vec<Looked>>())
+        });
+        let of_sub_groups: Vec<Tensor> = of_sub_groups.collect();
+        let scaled = norm::combined(torch, &of_sub_groups);
+        let asked_for = norm::unscaled(torch, &scaled);
+        let mut norms = self.norms.borrow_mut();
+        norms.of_sub_groups = of_sub_groups;
+        (norms.scaled, norms.asked_for) = (Some(scaled), Some(asked_for));
     }
 }

@@ -1,0 +1,84 @@
+//! What files leave open and nobody answers: all of it in one sentence, so that it is said at once.
+
+use super::combine::{Combined, Said};
+use super::found::{Ask, Origin};
+use peakledger_input::Problem;
+
+/// Something to be said yet: its cause, the key that leaves it open, and what answers it.
+struct Open {
+    origin: Origin,
+    cause: String,
+    option: &'static str,
+}
+
+impl Combined {
+    /// Refuses what would be a guess.
+    pub(super) fn answer_asks(&self, said: &Said, has_model: bool) -> Result<(), Problem> {
+        let is_open = |ask: &&Ask| match ask.option {
+            "MODEL" => !has_model,
+            option => self.value(option, said).is_none(),
+        };
+        let mut open: Vec<Open> = Vec::new();
+        for Ask { option, origin, cause } in self.asks.iter().filter(is_open) {
+            if open.iter().all(|known| known.option != *option) {
+                open.push(Open { origin: origin.clone(), cause: cause.clone(), option });
+            }
+        }
+        if open.iter().all(|known| known.option != "--gpus") {
+            open.extend(self.uncounted(said));
+        }
+        match open.as_slice() {
+            [] => Ok(()),
+            [only] => Err(only.origin.problem(only.cause.clone()).mend(mend(&[only.option]))),
+            [first, ..] => {
+                let options: Vec<&str> = open.iter().map(|open| open.option).collect();
+                Err(first.origin.problem(causes(&open)).mend(mend(&options)))
+            }
+        }
+    }
+
+    /// What is shared out over nobody knows how many GPUs.
+    fn uncounted(&self, said: &Said) -> Option<Open> {
+        let counted = ["--gpus", "--dp"].iter().any(|option| self.value(option, said).is_some());
+        let sharded = self.settings.iter().find(|setting| {
+            setting.option == "--fsdp" || (setting.option == "--zero" && setting.value != "0")
+        });
+        let setting = sharded.filter(|_| !counted)?;
+        let cause = format!("`{} {}`, over how many GPUs is not said", setting.option, setting.value);
+        Some(Open { origin: setting.origin.clone(), cause, option: "--gpus" })
+    }
+}
+
+/// Each cause once, with the keys that have it.
+fn causes(open: &[Open]) -> String {
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for Open { origin, cause, .. } in open {
+        match causes.iter_mut().find(|(known, _)| known == cause) {
+            Some((_, keys)) => keys.push(&origin.key),
+            None => causes.push((cause, vec![&origin.key])),
+        }
+    }
+    let several = |(cause, keys): (&str, Vec<&str>)| match keys.as_slice() {
+        [_] => cause.to_owned(),
+        keys => format!("{cause} ({})", keys.join(", ")),
+    };
+    causes.into_iter().map(several).collect::<Vec<_>>().join("; ")
+}
+
+/// How to say them.
+fn mend(options: &[&str]) -> String {
+    let written = |option: &&str| match *option {
+        "--gpus" => "`--gpus N`".to_owned(),
+        option => format!("`{option}`"),
+    };
+    let flags: Vec<String> = options.iter().filter(|option| **option != "MODEL").map(written).collect();
+    let model = options.contains(&"MODEL").then_some("name the model: `peakledger plan MODEL --from FILE`");
+    let flags = match flags.as_slice() {
+        [] => None,
+        [only] => Some(format!("say it: add {only} to the command line")),
+        [before @ .., last] => {
+            Some(format!("say them: add {} and {last} to the command line", before.join(", ")))
+        }
+    };
+    model.map(str::to_owned).into_iter().chain(flags).collect::<Vec<_>>().join("; ")
+}
