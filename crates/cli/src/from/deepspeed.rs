@@ -114,7 +114,11 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     } else if let Some(norm) = reading.amount("gradient_clipping")? {
         reading.set("--clip-grad-norm", norm > 0.0, "gradient_clipping");
     } else {
-        reading.imply("--clip-grad-norm", "true", "DeepSpeed clips to a norm of 1 (GRADIENT_CLIPPING_DEFAULT)");
+        reading.imply(
+            "--clip-grad-norm",
+            "true",
+            "DeepSpeed clips to a norm of 1 (GRADIENT_CLIPPING_DEFAULT)",
+        );
     }
     reading.within("zero_optimization", zero)?;
     reading.within("activation_checkpointing", |reading| {

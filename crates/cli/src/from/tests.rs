@@ -64,10 +64,11 @@ const MEGATRON: (&str, &str) = sample!("megatron-llama3.sh");
 
 #[test]
 fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
-    insta::assert_snapshot!(becomes(&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"), @r"
+    insta::assert_snapshot!(becomes(&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"), @"
     peakledger plan Qwen/Qwen2.5-0.5B
       --zero 2
       --offload optimizer
+      --zero-overlap-comm
       --seq-len 4096
       --micro-batch-size 2
       --gradient-accumulation-steps 4
@@ -79,9 +80,9 @@ fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
       --precision bf16
       --gpus 8
     ");
-    insta::assert_snapshot!(becomes(&[DEEPSPEED], "gpt2 --gpus 8"), @r"
-    deepspeed-zero2.json:3:37 (/train_micro_batch_size_per_gpu): `auto` is left to another file or to the command line
-      help: say it: add `--micro-batch-size` to the command line
+    insta::assert_snapshot!(becomes(&[DEEPSPEED], "gpt2 --gpus 8"), @"
+    deepspeed-zero2.json:3:37 (/train_micro_batch_size_per_gpu): `auto` is left to another file or to the command line (train_micro_batch_size_per_gpu, gradient_accumulation_steps, gradient_clipping)
+      help: say them: add `--micro-batch-size`, `--gradient-accumulation-steps` and `--clip-grad-norm` to the command line
     ");
 }
 
@@ -91,7 +92,7 @@ fn deepspeed_alone() {
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "gradient_clipping": 1.0,
         "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e8, "stage3_prefetch_bucket_size": 5e7},
         "curriculum_learning": {"enabled": true}}"#;
-    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @r"
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @"
     peakledger plan gpt2
       --micro-batch-size 2
       --precision bf16
@@ -99,18 +100,18 @@ fn deepspeed_alone() {
       --optimizer-impl fused
       --clip-grad-norm
       --zero 3
+      --zero-reduce-bucket-size 200000000
       --gradient-accumulation-steps 4
       --gpus 8
     not read: ds.json:4 curriculum_learning
-    unplanned: ds.json:3 zero_optimization.reduce_bucket_size: planned with DeepSpeed's default of 500000000
     ");
     insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 24"), @r"
     ds.json:1:22 (/train_batch_size): 64 sequences a step are no multiple of 48
       help: change the batch, or the number of GPUs
     ");
-    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2"), @r"
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2"), @"
     ds.json:1:22 (/train_batch_size): 64 sequences a step, of how many GPUs is not said
-      help: say it: add `--gpus` to the command line
+      help: say it: add `--gpus N` to the command line
     ");
     let stage2 = r#"{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}"#;
     insta::assert_snapshot!(becomes(&[("ds.json", stage2)], "gpt2 --gpus 8"), @r"

@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The output head: no adapter by `all-linear` (peft), and not packed (`get_keys_to_not_convert`, transformers).
-const HEAD: &str = "lm_head";
+pub(crate) const HEAD: &str = "lm_head";
 
 /// A parameter of the model.
 #[derive(Clone)]

@@ -70,6 +70,10 @@ impl Loop<'_> {
         let hooks = torch.module_hooks.borrow().clone();
         match &self.program {
             Program::Whole { model, batches } => {
+                if let Some(hooks) = hooks.iter().find(|hooks| hooks.asks_for_modules()) {
+                    let (called, returned) = torch.calls(|| self.goes_through(&**model, batches.first()));
+                    hooks.traced(called, returned);
+                }
                 for micro_batch in 0..micro_batches {
                     let is_last = micro_batch + 1 == micro_batches;
                     if let Some(hooks) = &hooks {
@@ -170,6 +174,13 @@ impl Loop<'_> {
         let hooks = self.torch.module_hooks.borrow().clone();
         hooks.iter().for_each(|hooks| hooks.end());
         self.update.backward_ended();
+    }
+
+    /// A forward pass of which nothing is wanted.
+    fn goes_through(&self, model: &dyn Model, batch: Option<&Batch>) {
+        let Some(batch) = batch else { return };
+        self.logits(model, &model.decode(batch));
+        Graph::take(&self.torch);
     }
 
     /// What the head puts out, where the model has it.

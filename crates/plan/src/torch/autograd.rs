@@ -252,8 +252,9 @@ fn walk_from(root: &Edge, grad: Tensor, comes_to: impl Fn(u32)) {
     while let Some(Ready(node)) = ready.pop() {
         if !node.is_leaf() {
             comes_to(node.sequence);
+            torch.goes_back_to(node.module);
         }
-        torch.inside(node.module, || {
+        torch.said_of(node.module, || {
             torch.note_running(node.sequence);
             run(&node, &mut ready);
         });

@@ -2,6 +2,7 @@
 //! on modules and on the gradients of what goes in and comes out.
 
 use super::{ModuleId, Tensor};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -26,6 +27,23 @@ pub(crate) trait ModuleHooks {
 
     /// Runs layers that come and go together, numbered as they are run ([`Torch::in_model`](super::Torch::in_model)).
     fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor;
+
+    /// Whether each module is to be said, and in which order they are called: by a forward pass beforehand.
+    fn asks_for_modules(&self) -> bool {
+        false
+    }
+
+    /// The modules in the order in which they are called, and in which they return.
+    fn traced(&self, _called: Vec<ModuleId>, _returned: Vec<ModuleId>) {}
+
+    /// A module is called.
+    fn called(&self, _module: ModuleId) {}
+
+    /// It returns.
+    fn returned(&self, _module: ModuleId) {}
+
+    /// Backward comes to a node of that module.
+    fn backward_at(&self, _module: ModuleId) {}
 
     /// Runs experts that are spread over ranks.
     fn around_experts(self: Rc<Self>, _: ModuleId, inputs: [&Tensor; 2], run: InnerExperts<'_>) -> Tensor {
@@ -61,4 +79,25 @@ pub(crate) trait ModuleHooks {
 
     /// The step is over, and the next begins as this one did.
     fn step_ends(&self) {}
+}
+
+/// Notes the modules of a forward pass.
+#[derive(Default)]
+pub(crate) struct Calls {
+    pub(crate) called: RefCell<Vec<ModuleId>>,
+    pub(crate) returned: RefCell<Vec<ModuleId>>,
+}
+
+impl ModuleHooks for Calls {
+    fn around(self: Rc<Self>, _: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
+        run(hidden_states)
+    }
+
+    fn called(&self, module: ModuleId) {
+        self.called.borrow_mut().push(module);
+    }
+
+    fn returned(&self, module: ModuleId) {
+        self.returned.borrow_mut().push(module);
+    }
 }

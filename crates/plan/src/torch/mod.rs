@@ -33,7 +33,7 @@ use autocast::Autocast;
 use autograd::{Leaf, SavedTensorHooks};
 use checkpoint::Selected;
 use deferred::Deferred;
-use hooks::ModuleHooks;
+use hooks::{Calls, ModuleHooks};
 use peakledger_core::{Category, Detail, Device, Phase};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -65,6 +65,8 @@ pub(crate) struct Torch {
     hooks: RefCell<Vec<Rc<dyn SavedTensorHooks>>>,
     /// What brings parameters to the device and takes them away, if anything does.
     pub(crate) module_hooks: RefCell<Option<Rc<dyn ModuleHooks>>>,
+    /// Whether they are told of each module.
+    pub(crate) says_modules: Cell<bool>,
     /// What a selective checkpoint keeps while its block runs.
     selected: RefCell<Option<Rc<Selected>>>,
     /// Gradients of weights that wait, where they do (zero-bubble schedules).
@@ -102,6 +104,7 @@ impl Torch {
             contexts: RefCell::new(Vec::new()),
             hooks: RefCell::new(Vec::new()),
             module_hooks: RefCell::new(None),
+            says_modules: Cell::new(false),
             selected: RefCell::new(None),
             deferred: RefCell::new(None),
             sequence: Cell::new(0),
@@ -159,9 +162,48 @@ impl Torch {
     /// Runs `body` as code of that module.
     pub(crate) fn inside<T>(&self, module: ModuleId, body: impl FnOnce() -> T) -> T {
         let outer = self.module.replace(module);
+        let hooks = if self.says_modules.get() && outer != module {
+            self.module_hooks.borrow().clone()
+        } else {
+            None
+        };
+        if let Some(hooks) = &hooks {
+            hooks.called(module);
+        }
+        let result = body();
+        if let Some(hooks) = hooks {
+            hooks.returned(module);
+        }
+        self.module.set(outer);
+        result
+    }
+
+    /// Runs `body` with what it does said to be of that module, which is not called by that.
+    pub(crate) fn said_of<T>(&self, module: ModuleId, body: impl FnOnce() -> T) -> T {
+        let outer = self.module.replace(module);
         let result = body();
         self.module.set(outer);
         result
+    }
+
+    /// Backward comes to a node of that module.
+    pub(crate) fn goes_back_to(&self, module: ModuleId) {
+        if self.says_modules.get() {
+            let hooks = self.module_hooks.borrow().clone();
+            hooks.into_iter().for_each(|hooks| hooks.backward_at(module));
+        }
+    }
+
+    /// The modules of a forward pass that leaves no trace: in the order in which they are called, and in which they return.
+    pub(crate) fn calls(&self, forward: impl FnOnce()) -> (Vec<ModuleId>, Vec<ModuleId>) {
+        let calls = Rc::new(Calls::default());
+        let hooks = self.module_hooks.borrow_mut().replace(calls.clone());
+        self.says_modules.set(true);
+        self.halted.set(true);
+        forward();
+        self.halted.set(false);
+        *self.module_hooks.borrow_mut() = hooks;
+        (calls.called.take(), calls.returned.take())
     }
 
     /// Runs `body` with its tensors on that device.

@@ -4,15 +4,22 @@ use crate::shared;
 use crate::truth::{figures, phases};
 use peakledger_plan::options::{HoldOutputs, Offload, Options};
 use peakledger_plan::parallel::{DataParallel, Parallel, Sharding, ZeroSizes};
-use peakledger_plan::{Plan, Step, plan};
+use peakledger_plan::{Dtype, Plan, plan};
 use serde_json::{Value, json};
 
 #[test]
 fn every_row_of_the_table() {
-    let table = match std::env::var_os("PEAKLEDGER_DEEPSPEED") {
-        Some(path) => std::fs::read_to_string(path).unwrap(),
-        None => include_str!("../data/deepspeed.jsonl").to_owned(),
-    };
+    check(include_str!("../data/deepspeed.jsonl"));
+}
+
+/// More rows to hold the planner against while one writes a rule: a file with a row a line.
+#[test]
+fn every_row_of_further_tables() {
+    let Some(path) = std::env::var_os("PEAKLEDGER_DEEPSPEED") else { return };
+    check(&std::fs::read_to_string(path).unwrap());
+}
+
+fn check(table: &str) {
     let mut wrong = Vec::new();
     for row in table.lines() {
         let row: Value = serde_json::from_str(row).unwrap();
@@ -22,18 +29,6 @@ fn every_row_of_the_table() {
         }
     }
     assert!(wrong.is_empty(), "{} figures differ:\n{}", wrong.len(), wrong.join("\n"));
-}
-
-#[test]
-fn dump() {
-    let Some(path) = std::env::var_os("PEAKLEDGER_DUMP") else { return };
-    let job: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let plan = planned(&job).unwrap();
-    for step in [Step::First, Step::Steady] {
-        for op in plan.ops(step) {
-            println!("{step:?}\t{op:?}");
-        }
-    }
 }
 
 fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
@@ -49,10 +44,19 @@ fn compare(row: &Value, plan: &Plan, wrong: &mut Vec<String>) {
         let truth = phases(&row[key]);
         for (phase, peak, end) in figures(step) {
             let (true_peak, true_end) = truth[&phase];
+            if key == "first_step" && records(&row["job"], &phase) {
+                continue;
+            }
             same(format!("{key} {phase} peak"), peak, true_peak);
             same(format!("{key} {phase} end"), end, true_end);
         }
     }
+}
+
+/// In the first micro-batch of all ZeRO 3 records the order of the modules, and fetches and releases as if there were none;
+/// the planner has it from the beginning (`docs/accuracy.md`).
+fn records(job: &Value, phase: &str) -> bool {
+    job["zero"]["stage"] == 3 && phase.ends_with(".0")
 }
 
 fn planned(job: &Value) -> Result<Plan, String> {
@@ -68,7 +72,9 @@ fn planned(job: &Value) -> Result<Plan, String> {
         parameters: !zero["offload_param"].is_null(),
         ..Offload::default()
     };
-    let options = Options { parallel: parallel(job), hold_outputs: HoldOutputs::No, offload, ..options };
+    let grad_dtype = (job["deepspeed"]["data_types"]["grad_accum_dtype"] == "fp32").then_some(Dtype::F32);
+    let options =
+        Options { parallel: parallel(job), hold_outputs: HoldOutputs::No, offload, grad_dtype, ..options };
     plan(architecture, options).map_err(|problem| problem.to_string())
 }
 

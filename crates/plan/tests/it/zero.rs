@@ -1,5 +1,5 @@
 //! ZeRO as DeepSpeed runs it, on a model small enough to add up: what each figure is made of is said beside it. The rules are
-//! those of `deepspeed/runtime/zero/stage_1_and_2.py` (0.19).
+//! those of `deepspeed/runtime/zero/stage_1_and_2.py` (0.19); `deepspeed.rs` holds whole steps against DeepSpeed itself.
 
 use peakledger_core::{Category, Phase};
 use peakledger_input::Source;
@@ -17,6 +17,8 @@ const NUMBERS: u64 =
 const PART: u64 = NUMBERS.div_ceil(8) * 2;
 /// Two rotary tables of a block each.
 const TABLES: u64 = 1024;
+/// The norm of all gradients, which the engine is asked for after a step: a scalar.
+const NORM: u64 = 512;
 
 fn planned(sharding: Sharding, zero: ZeroSizes, options: Options) -> Plan {
     let config = format!(
@@ -68,11 +70,12 @@ fn between_steps_a_rank_has_all_parameters_and_its_part_of_the_rest() {
         assert_eq!(held(&plan, Phase::ZeroGrad, Category::Parameter), flat + TABLES);
         assert_eq!(held(&plan, Phase::ZeroGrad, Category::MasterWeight), blocks(4 * PART));
         assert_eq!(held(&plan, Phase::ZeroGrad, Category::OptimizerState), 2 * blocks(4 * PART));
-        assert_eq!(held(&plan, Phase::ZeroGrad, Category::Gradient), 0);
+        assert_eq!(held(&plan, Phase::ZeroGrad, Category::Gradient), NORM);
         assert_eq!(held(&plan, Phase::Forward, Category::CommunicationBuffer), 0);
         // what touches the part, the part of it in one piece, and that in fp32 (with the square root of foreach it is less)
         let gradients = blocks(2 * touching()) + blocks(2 * PART) + blocks(4 * PART);
-        assert_eq!(held(&plan, Phase::Update, Category::Gradient), gradients);
+        // and the norm of this step beside that of the one before
+        assert_eq!(held(&plan, Phase::Update, Category::Gradient), gradients + 2 * NORM);
     }
 }
 
@@ -145,7 +148,7 @@ fn gradients_summed_in_fp32_lie_in_the_part() {
     let forward = plan.steady.phases.iter().filter(|planned| planned.phase == Phase::Forward);
     let between: Vec<u64> =
         forward.map(|planned| planned.by_category.get(Category::Gradient).get()).collect();
-    assert_eq!(between, [0, blocks(4 * PART), blocks(4 * PART)]);
+    assert_eq!(between, [NORM, blocks(4 * PART) + NORM, blocks(4 * PART) + NORM]);
 }
 
 /// Numbers of a rank's part of every parameter, all of which four ranks share out evenly.
@@ -162,7 +165,8 @@ fn stage_3_has_its_part_of_everything_and_whole_norms() {
     assert_eq!(of(Category::Parameter), blocks(2 * THIRD_STAGE_PART) + 2 * NORMS + TABLES);
     assert_eq!(of(Category::MasterWeight), blocks(4 * THIRD_STAGE_PART));
     assert_eq!(of(Category::OptimizerState), 2 * blocks(4 * THIRD_STAGE_PART));
-    assert_eq!(of(Category::Gradient), blocks(2 * THIRD_STAGE_PART), "the parts stay");
+    let kept = blocks(2 * THIRD_STAGE_PART) + NORM + 512;
+    assert_eq!(of(Category::Gradient), kept, "the parts stay, and whether something was not finite");
     assert_eq!(of(Category::CommunicationBuffer), blocks(2 * 200_000), "the bucket stays");
 }
 
@@ -218,9 +222,10 @@ fn stage_3_offloaded_leaves_the_bucket_and_norms() {
     let plan = planned(Sharding::Zero3, sizes, Options { offload, ..Options::default() });
     let rest = phase(&plan, Phase::ZeroGrad);
     assert_eq!(rest.end.get(), blocks(2 * 200_000) + 2 * NORMS + TABLES);
-    // parameters and gradients in half numbers; master weights, gradient and two moments in fp32, with a step count
+    // parameters and gradients in half numbers; master weights, gradient and two moments in fp32, with a step count; whether
+    // something was not finite
     assert_eq!(
         rest.host_peak.get(),
-        2 * blocks(2 * THIRD_STAGE_PART) + 4 * blocks(4 * THIRD_STAGE_PART) + 512
+        2 * blocks(2 * THIRD_STAGE_PART) + 4 * blocks(4 * THIRD_STAGE_PART) + 2 * 512
     );
 }

@@ -4,43 +4,53 @@
 use super::ZeroSizes;
 use super::communication::buffer;
 use super::gathered::GATHERED;
-use crate::nn::Parameter;
+use crate::nn::{HEAD, Parameter};
 use crate::torch::cost::Collective;
-use crate::torch::tape::{Role, rounded};
-use crate::torch::{Layout, Tensor, Torch};
+use crate::torch::tape::{Module, ModuleName, Role, rounded};
+use crate::torch::{Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Numbers of other parameters until which the next use of one counts as soon (`stage3_max_reuse_distance`).
 const SOON: u64 = 1_000_000_000;
 
-/// The parameters, in units that are used together.
+/// The parameters, as modules use them.
 pub(super) struct Fetching {
     torch: Rc<Torch>,
     parameters: Vec<Parameter>,
-    /// The parameters of the embedding, of each layer, and of what follows the layers.
-    units: Vec<Vec<usize>>,
-    /// The uses of parameters in a micro-batch, in order: forward, then backward.
-    trace: Vec<usize>,
+    /// The parameters that a module has itself.
+    of_modules: BTreeMap<ModuleId, Vec<usize>>,
+    /// For which modules a micro-batch fetches, in order: forward, then backward. Nothing where it was not traced.
+    trace: Vec<ModuleId>,
+    /// The uses of parameters in that order, each with its place in the trace (`__param_order`).
+    uses: Vec<(usize, usize)>,
     ranks: u32,
     sizes: ZeroSizes,
     from: Device,
     state: RefCell<Vec<State>>,
     /// What is on its way, or was.
-    handles: RefCell<Vec<Option<Handle>>>,
+    handles: RefCell<Vec<Handle>>,
+    /// The handle in which a parameter is registered.
+    registry: RefCell<Vec<Option<usize>>>,
     /// Numbers that are here or on their way (`__n_available_params`).
     available: Cell<u64>,
     /// The use that is to be fetched next.
     next: Cell<usize>,
-    /// The use that is reached.
+    /// The place in the trace that is reached (`__step_id`).
     reached: Cell<usize>,
+    /// For which place in the trace each parameter is here, or was (`__most_recent_step_id_param_fetched_for`).
+    here_for: RefCell<Vec<Option<usize>>>,
 }
 
-/// A buffer, and the parameters that will be copied out of it (`AllGatherCoalescedHandle`).
+/// A buffer, and the parameters that are copied out of it (`AllGatherCoalescedHandle`). It stays until the module of the last
+/// of them is fetched for: each has the handle in the registry till then (`__inflight_param_registry`).
 struct Handle {
-    flat: Tensor,
+    flat: Option<Tensor>,
     parameters: Vec<usize>,
+    /// How many of them no module has asked for yet.
+    registered: usize,
 }
 
 enum State {
@@ -64,36 +74,21 @@ impl Fetching {
         sizes: ZeroSizes,
         from: Device,
     ) -> Fetching {
-        let layer = |parameter: &Parameter| torch.tape.borrow().layer(parameter.module);
-        let layers = parameters.iter().filter_map(layer).max().map_or(0, |last| last as usize + 1);
-        let mut units: Vec<Vec<usize>> = vec![Vec::new(); layers + 2];
-        let mut after_layers = false;
+        let mut of_modules: BTreeMap<ModuleId, Vec<usize>> = BTreeMap::new();
         for (index, parameter) in parameters.iter().enumerate() {
-            let unit = match layer(parameter) {
-                Some(layer) => layer as usize + 1,
-                None if after_layers => layers + 1,
-                None => 0,
-            };
-            after_layers |= unit > 0;
-            if let Some(unit) = units.get_mut(unit) {
-                unit.push(index);
-            }
+            of_modules.entry(parameter.module).or_default().push(index);
         }
-        let is_matrix = |index: &usize| parameters.get(*index).is_some_and(|p| p.tensor.sizes().len() > 1);
-        let has_head = units.last().is_some_and(|back| back.iter().any(is_matrix));
-        let embedding = units.first().and_then(|front| front.first()).copied();
-        if let (false, Some(embedding), Some(back)) = (has_head, embedding, units.last_mut()) {
-            back.push(embedding); // a tied head
+        let is_head = |module: &Module| module.name == ModuleName::Word(HEAD);
+        let head = torch.tape.borrow().modules.iter().position(is_head);
+        let head = head.and_then(|head| u32::try_from(head).ok()).map(ModuleId);
+        if let Some(head) = head.filter(|head| !of_modules.contains_key(head)) {
+            of_modules.insert(head, vec![0]); // tied to the embedding
         }
-        let in_backward = units.iter().rev().flat_map(|unit| unit.iter().rev());
-        let trace = units.iter().flatten().chain(in_backward).copied().collect();
         let state = parameters.iter().map(|parameter| {
             let numbers = parameter.tensor.layout().numel();
-            let persists = numbers <= sizes.param_persistence_threshold;
             let tensor = &parameter.tensor;
-            if persists {
-                let padded = numbers.div_ceil(u64::from(ranks)).saturating_mul(u64::from(ranks));
-                let bytes = rounded(padded.saturating_mul(tensor.dtype().width()));
+            if numbers <= sizes.param_persistence_threshold {
+                let bytes = rounded(padded(numbers, ranks).saturating_mul(tensor.dtype().width()));
                 tensor.relabel(|stored| stored.bytes = bytes);
                 return State::Persistent { _parameter: None };
             }
@@ -101,16 +96,19 @@ impl Fetching {
             tensor.relabel(|stored| (stored.bytes, stored.death) = (0, now));
             State::Partitioned
         });
-        let state = RefCell::new(state.collect());
+        let state: Vec<State> = state.collect();
         Fetching {
             torch: torch.clone(),
-            units,
-            trace,
+            of_modules,
+            trace: Vec::new(),
+            uses: Vec::new(),
             ranks,
             sizes,
             from,
-            state,
-            handles: RefCell::new(Vec::new()),
+            here_for: RefCell::new(vec![None; state.len()]),
+            registry: RefCell::new(vec![None; state.len()]),
+            state: RefCell::new(state),
+            handles: RefCell::default(),
             available: Cell::new(0),
             next: Cell::new(0),
             reached: Cell::new(0),
@@ -118,18 +116,19 @@ impl Fetching {
         }
     }
 
-    /// The embedding and what else is before the layers.
-    pub(super) fn front(&self) -> usize {
-        0
+    /// Takes the modules of a micro-batch in order.
+    pub(super) fn follow(&mut self, trace: Vec<ModuleId>) {
+        let uses = (0..).zip(&trace).flat_map(|(at, module)| self.own(*module).iter().map(move |p| (*p, at)));
+        self.uses = uses.collect();
+        self.trace = trace;
     }
 
-    pub(super) fn layer(&self, index: usize) -> usize {
-        index + 1
+    pub(super) fn has_parameters(&self, module: ModuleId) -> bool {
+        self.of_modules.contains_key(&module)
     }
 
-    /// The norm and the head.
-    pub(super) fn back(&self) -> usize {
-        self.units.len() - 1
+    fn own(&self, module: ModuleId) -> &[usize] {
+        self.of_modules.get(&module).map_or(&[], Vec::as_slice)
     }
 
     /// Whether parts are fetched from the host.
@@ -137,45 +136,55 @@ impl Fetching {
         self.from == Device::Cpu
     }
 
-    pub(super) fn forward(&self, unit: usize) {
-        let before = self.units.iter().take(unit).map(Vec::len).sum();
-        self.fetch(unit, before);
+    /// `fetch_sub_module`: what the module needs, and a bucket of what comes after it.
+    pub(super) fn fetch(&self, module: ModuleId) {
+        let own = self.own(module);
+        let rest = self.trace.get(self.reached.get()..).unwrap_or_default();
+        let Some(ahead) = rest.iter().position(|next| *next == module) else {
+            if self.trace.is_empty() {
+                self.bring(own);
+            }
+            return;
+        };
+        let at = self.reached.get() + ahead;
+        self.bring(own);
+        let mut due: Vec<usize> = {
+            let here_for = self.here_for.borrow();
+            let is_due = |index: &&usize| here_for.get(**index).is_some_and(|is| is.is_none_or(|is| is < at));
+            own.iter().filter(is_due).copied().collect()
+        };
+        while !due.is_empty() {
+            let Some(index) = self.next_use() else { break };
+            due.retain(|due| *due != index);
+        }
+        let room = self.sizes.max_live_parameters.saturating_sub(self.available.get());
+        let most = room.min(self.sizes.prefetch_bucket_size);
+        let (mut ahead, mut numbers) = (Vec::new(), 0u64);
+        while numbers < most {
+            let Some(index) = self.next_use() else { break };
+            if self.is_partitioned(index) && !ahead.contains(&index) {
+                numbers = numbers.saturating_add(self.numbers(index));
+                ahead.push(index);
+            }
+        }
+        self.gather(&ahead);
+        self.reached.set(at + 1);
     }
 
-    pub(super) fn backward(&self, unit: usize) {
-        let after: usize = self.units.iter().skip(unit + 1).map(Vec::len).sum();
-        self.fetch(unit, self.trace.len() / 2 + after);
+    /// The parameter whose turn it is to be fetched, and for which use.
+    fn next_use(&self) -> Option<usize> {
+        let (index, at) = self.uses.get(self.next.get()).copied()?;
+        self.next.set(self.next.get() + 1);
+        if let Some(slot) = self.here_for.borrow_mut().get_mut(index) {
+            *slot = (*slot).max(Some(at));
+        }
+        Some(index)
     }
 
-    /// `fetch_sub_module`: what the unit needs, and what comes after it, a bucket for each of its modules.
-    fn fetch(&self, unit: usize, at: usize) {
-        let Some(members) = self.units.get(unit) else { return };
-        for index in members {
-            self.gather(&[*index]);
-            self.wait(*index);
-        }
-        let here = at + members.len();
-        self.reached.set(here);
-        self.next.set(self.next.get().max(here));
-        let mut modules: Vec<_> = members.iter().filter_map(|index| self.parameters.get(*index)).collect();
-        modules.dedup_by_key(|parameter| parameter.module);
-        for _ in modules {
-            let room = self.sizes.max_live_parameters.saturating_sub(self.available.get());
-            let most = room.min(self.sizes.prefetch_bucket_size);
-            let (mut ahead, mut numbers) = (Vec::new(), 0u64);
-            while numbers < most {
-                let Some(index) = self.trace.get(self.next.get()).copied() else { break };
-                self.next.set(self.next.get() + 1);
-                if self.is_partitioned(index) && !ahead.contains(&index) {
-                    numbers = numbers.saturating_add(self.numbers(index));
-                    ahead.push(index);
-                }
-            }
-            if ahead.is_empty() {
-                break;
-            }
-            self.gather(&ahead);
-        }
+    /// What is not here comes together, and is waited for.
+    fn bring(&self, own: &[usize]) {
+        self.gather(own);
+        own.iter().for_each(|index| self.wait(*index));
     }
 
     fn numbers(&self, index: usize) -> u64 {
@@ -199,10 +208,10 @@ impl Fetching {
         let Some(first) = indices.first().and_then(|index| self.parameters.get(*index)) else { return };
         let torch = &self.torch;
         let ranks = u64::from(self.ranks);
-        let padded = |index: &usize| self.numbers(*index).div_ceil(ranks).saturating_mul(ranks);
+        let padded = |index: &usize| padded(self.numbers(*index), self.ranks);
         let numbers = indices.iter().map(padded).fold(0, u64::saturating_add);
         let dtype = first.tensor.dtype();
-        torch.inside(first.module, || {
+        torch.said_of(first.module, || {
             if self.from == Device::Cpu {
                 torch.launch("_to_copy");
                 let _fetched = buffer(torch, numbers / ranks, dtype, "shards to gather");
@@ -214,8 +223,15 @@ impl Fetching {
                 several => {
                     let flat = buffer(torch, numbers, dtype, "all-gather output");
                     let mut handles = self.handles.borrow_mut();
-                    several.iter().for_each(|index| self.set(*index, State::InFlight(handles.len())));
-                    handles.push(Some(Handle { flat, parameters: several.to_vec() }));
+                    let mut registry = self.registry.borrow_mut();
+                    for index in several {
+                        self.set(*index, State::InFlight(handles.len()));
+                        if let Some(slot) = registry.get_mut(*index) {
+                            *slot = Some(handles.len());
+                        }
+                    }
+                    let parameters = several.to_vec();
+                    handles.push(Handle { flat: Some(flat), registered: parameters.len(), parameters });
                 }
             }
             torch.launch("_allgather_base_");
@@ -245,17 +261,15 @@ impl Fetching {
     /// An update begins with all parameters shared out.
     pub(super) fn release_persistent(&self) {
         let now = self.torch.tape.borrow().now();
-        self.persistent()
-            .for_each(|(_, parameter)| parameter.tensor.relabel(|stored| stored.death = now));
+        self.persistent().for_each(|(_, parameter)| parameter.tensor.relabel(|stored| stored.death = now));
     }
 
     /// It ends with these whole again, each in a place of its own (`_allgather_params_coalesced`).
     pub(super) fn gather_persistent(&self) {
-        let ranks = u64::from(self.ranks);
         let persistent: Vec<(usize, &Parameter)> = self.persistent().collect();
         for (index, parameter) in persistent {
             self.torch.launch("empty.memory_format");
-            let numbers = self.numbers(index).div_ceil(ranks).saturating_mul(ranks);
+            let numbers = padded(self.numbers(index), self.ranks);
             self.set(index, State::Persistent { _parameter: Some(self.whole(parameter, numbers)) });
             self.torch.communicates(
                 Collective::AllGather,
@@ -276,41 +290,51 @@ impl Fetching {
 
     /// What came in a buffer is copied out, all of it (`AllGatherCoalescedHandle.wait`).
     fn wait(&self, index: usize) {
-        let handle = match self.state.borrow().get(index) {
-            Some(State::InFlight(handle)) => *handle,
-            _ => return,
+        let in_flight = match self.state.borrow().get(index) {
+            Some(State::InFlight(handle)) => Some(*handle),
+            _ => None,
         };
-        let taken = self.handles.borrow_mut().get_mut(handle).and_then(Option::take);
-        let Some(Handle { flat, parameters }) = taken else { return };
-        for index in parameters {
+        let parameters =
+            in_flight.and_then(|handle| Some(self.handles.borrow().get(handle)?.parameters.clone()));
+        for index in parameters.into_iter().flatten() {
             let Some(parameter) = self.parameters.get(index) else { continue };
             self.torch.launch("cat");
             self.set(index, State::Whole { _parameter: self.whole(parameter, self.numbers(index)) });
         }
-        drop(flat);
+        let handle = self.registry.borrow_mut().get_mut(index).and_then(Option::take);
+        let mut handles = self.handles.borrow_mut();
+        if let Some(handle) = handle.and_then(|handle| handles.get_mut(handle)) {
+            handle.registered = handle.registered.saturating_sub(1);
+            if handle.registered == 0 {
+                handle.flat = None;
+            }
+        }
     }
 
     /// `release_sub_module`: what is not used again soon goes.
-    pub(super) fn release(&self, unit: usize) {
-        for index in self.units.get(unit).into_iter().flatten() {
-            let is_whole = matches!(self.state.borrow().get(*index), Some(State::Whole { .. }));
-            if is_whole && !self.is_soon(*index) {
-                self.set(*index, State::Partitioned);
-                self.available.set(self.available.get().saturating_sub(self.numbers(*index)));
-            }
-        }
-    }
-
-    /// Whether its next use is near, or was passed over as it was here when parameters were fetched ahead.
-    fn is_soon(&self, index: usize) -> bool {
+    pub(super) fn release(&self, module: ModuleId) {
+        let reached = self.reached.get();
+        let is_passed_over = |index: usize| {
+            let here_for = self.here_for.borrow();
+            here_for.get(index).is_some_and(|at| at.is_some_and(|at| at > reached))
+        };
+        let is_whole = |index: usize| matches!(self.state.borrow().get(index), Some(State::Whole { .. }));
+        let own = self.own(module).iter().copied();
+        let mut goes: Vec<usize> = own.filter(|index| is_whole(*index) && !is_passed_over(*index)).collect();
         let mut between = 0u64;
-        for (at, used) in self.trace.iter().enumerate().skip(self.reached.get()) {
-            if *used == index {
-                return at < self.next.get() || between < SOON;
+        for next in self.trace.iter().skip(reached) {
+            if goes.is_empty() || between >= SOON {
+                break;
             }
-            between = between.saturating_add(self.numbers(*used));
+            for used in self.own(*next) {
+                goes.retain(|index| index != used);
+                between = between.saturating_add(self.numbers(*used));
+            }
         }
-        false
+        for index in goes {
+            self.set(index, State::Partitioned);
+            self.available.set(self.available.get().saturating_sub(self.numbers(index)));
+        }
     }
 
     /// A micro-batch has ended: all go but those that stay for good.
@@ -321,8 +345,15 @@ impl Fetching {
             }
         }
         self.handles.borrow_mut().clear();
+        self.registry.borrow_mut().fill(None);
         self.available.set(0);
         self.next.set(0);
         self.reached.set(0);
+        self.here_for.borrow_mut().fill(None);
     }
+}
+
+/// As many as a multiple of the ranks.
+fn padded(numbers: u64, ranks: u32) -> u64 {
+    numbers.div_ceil(u64::from(ranks)).saturating_mul(u64::from(ranks))
 }

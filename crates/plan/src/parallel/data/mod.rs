@@ -9,6 +9,7 @@ mod fsdp;
 mod gathered;
 mod groups;
 mod norm;
+mod tracing;
 mod words;
 mod zero;
 mod zero3;

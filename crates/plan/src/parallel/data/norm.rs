@@ -186,3 +186,19 @@ pub(super) fn summed_for_host(torch: &Rc<Torch>) {
     let _total = make(torch, "lift_fresh", &[1], Dtype::F32);
     torch.launch("allreduce_");
 }
+
+/// The same in stage 3, where the squares are tensors of the card too.
+pub(super) fn summed_on_card(torch: &Rc<Torch>, gradients: usize) {
+    let mut sum = None;
+    for _ in 0..gradients {
+        let _squared = scalar(torch, "pow.Tensor_Scalar", Dtype::F64);
+        sum = Some(scalar(torch, "add.Tensor", Dtype::F64));
+    }
+    let _over_ranks = make(torch, "lift_fresh", &[1], Dtype::F32);
+    torch.launch("allreduce_");
+    let _total = scalar(torch, "pow.Tensor_Scalar", Dtype::F32);
+    drop(sum);
+    let _mask = not_finite(torch, Dtype::F32);
+    let _instead = scalar(torch, "lift_fresh", Dtype::F32);
+    torch.launch("masked_fill_.Tensor");
+}

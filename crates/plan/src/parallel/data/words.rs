@@ -100,8 +100,7 @@ impl Options {
         match self.parallel.sharding {
             Sharding::Zero3 => format!(
                 "ZeRO 3 ({common}; {} numbers at once at most, fetched {} at a time, below {} kept whole, stepped in sub-groups of \
-                 {}; a decoder layer comes and goes as one, where DeepSpeed goes by its modules, and the trace is whole from the \
-                 first step on)",
+                 {}; the trace of modules is whole from the first step on)",
                 sizes.max_live_parameters,
                 sizes.prefetch_bucket_size,
                 sizes.param_persistence_threshold,

@@ -2,16 +2,18 @@
 //! part of every parameter. Whole ones come before they are used and ahead of that, in the order of a trace of the step, up
 //! to a number that may be there at once; they go when they will not be used again soon.
 //!
-//! DeepSpeed does so module by module; here a decoder layer comes and goes as one. The trace is whole from the first step on.
+//! DeepSpeed records the trace in the first micro-batch of all, which fetches nothing ahead; here it is whole from the first
+//! step on.
 
 use super::communication::buffer;
 use super::fetching::Fetching;
 use super::norm::{self, Looked};
+use super::tracing::trace;
 use super::zero::named;
 use crate::nn::Parameter;
-use crate::options::Options;
+use crate::options::{Options, Recompute};
 use crate::parallel::Mesh;
-use crate::torch::autograd::{Leaf, on_gradient};
+use crate::torch::autograd::Leaf;
 use crate::torch::cost::Collective;
 use crate::torch::hooks::{Inner, ModuleHooks};
 use crate::torch::tape::Role;
@@ -29,7 +31,9 @@ pub(crate) struct Zero3 {
     summed_in: Dtype,
     offloaded: bool,
     bucket: u64,
-    fetching: Fetching,
+    fetching: RefCell<Fetching>,
+    /// The module that backward is in, with those around it.
+    in_backward: RefCell<Vec<ModuleId>>,
     /// Numbers of each trained parameter's part.
     parts: Vec<u64>,
     /// The sub-groups that are stepped one after the other: the parameters of each, and what is stepped.
@@ -38,6 +42,7 @@ pub(crate) struct Zero3 {
     _buffers: Vec<Tensor>,
     /// Whether gradients are scaled by their norm (`gradient_clipping`).
     clips: bool,
+    recompute: Recompute,
     is_first: Cell<bool>,
     is_last: Cell<bool>,
     filling: RefCell<Filling>,
@@ -132,11 +137,13 @@ impl Zero3 {
             summed_in,
             offloaded,
             bucket: zero.reduce_bucket_size,
-            fetching,
+            fetching: RefCell::new(fetching),
+            in_backward: RefCell::default(),
             parts,
             sub_groups,
             _buffers: buffers,
             clips: options.clip_grad_norm,
+            recompute: options.recompute,
             is_first: Cell::new(true),
             is_last: Cell::new(true),
             filling: RefCell::default(),
@@ -240,47 +247,52 @@ impl ModuleHooks for Zero3 {
         self.is_last.set(is_last);
     }
 
+    fn asks_for_modules(&self) -> bool {
+        true
+    }
+
+    fn traced(&self, called: Vec<ModuleId>, returned: Vec<ModuleId>) {
+        let mut fetching = self.fetching.borrow_mut();
+        let has_parameters = |module| fetching.has_parameters(module);
+        let trace = trace(&self.torch, self.recompute, has_parameters, (called, returned));
+        fetching.follow(trace);
+    }
+
     fn enter(&self) {
-        self.fetching.forward(self.fetching.front());
+        self.fetching.borrow().fetch(ModuleId(0));
     }
 
-    fn around(self: Rc<Self>, layers: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
-        let unit = self.fetching.layer(layers.start);
-        if layers.start == 0 {
-            self.fetching.release(self.fetching.front());
+    fn around(self: Rc<Self>, _: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
+        run(hidden_states)
+    }
+
+    fn called(&self, module: ModuleId) {
+        self.fetching.borrow().fetch(module);
+    }
+
+    fn returned(&self, module: ModuleId) {
+        self.fetching.borrow().release(module);
+    }
+
+    /// Modules that it goes into are fetched for, from the outermost on; those that it has left are let go of.
+    fn backward_at(&self, module: ModuleId) {
+        let mut within = self.in_backward.borrow_mut();
+        if within.last() == Some(&module) {
+            return;
         }
-        let this = self.clone();
-        let input = on_gradient(hidden_states.clone(), move || {
-            this.fetching.release(unit);
-            if unit == this.fetching.layer(0) {
-                this.fetching.backward(this.fetching.front());
-            }
-        });
-        self.fetching.forward(unit);
-        let output = run(&input);
-        self.fetching.release(unit);
-        on_gradient(output, move || {
-            if unit + 1 == self.fetching.back() {
-                self.fetching.release(self.fetching.back());
-            }
-            self.fetching.backward(unit);
-        })
-    }
-
-    fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
-        self.fetching.release(self.fetching.back());
-        on_gradient(output, move || self.fetching.backward(self.fetching.back()))
-    }
-
-    fn before_head(self: Rc<Self>, hidden_states: Tensor) -> Tensor {
-        self.fetching.forward(self.fetching.back());
-        hidden_states
+        let path = path_to(&self.torch, module);
+        let common = within.iter().zip(&path).take_while(|(a, b)| a == b).count();
+        let fetching = self.fetching.borrow();
+        within.drain(common..).rev().for_each(|left| fetching.release(left));
+        path.iter().skip(common).for_each(|entered| fetching.fetch(*entered));
+        *within = path;
     }
 
     fn end(&self) {
         self.reduce(&mut self.filling.borrow_mut());
         self.is_first.set(self.is_last.get());
-        self.fetching.reset();
+        self.in_backward.borrow_mut().clear();
+        self.fetching.borrow().reset();
     }
 
     fn sub_groups(&self) -> usize {
@@ -291,9 +303,9 @@ impl ModuleHooks for Zero3 {
     fn before_step(&self, sub_group: usize) {
         let torch = &self.torch;
         if sub_group == 0 {
-            self.fetching.release_persistent(); // `_partition_all_parameters`
+            self.fetching.borrow().release_persistent(); // `_partition_all_parameters`
             if self.offloaded {
-                norm::summed_for_host(torch);
+                self.sub_groups.iter().for_each(|(of, _)| norm::summed_on_card(torch, of.len()));
             } else {
                 self.take_norm();
             }
@@ -327,7 +339,7 @@ impl ModuleHooks for Zero3 {
         let Some((_, master)) = self.sub_groups.get(sub_group) else { return };
         self.torch.launch("copy_");
         if self.offloaded {
-            if !self.fetching.is_from_host() {
+            if !self.fetching.borrow().is_from_host() {
                 self.torch
                     .fetches_from_host(master.tensor.layout().numel().saturating_mul(self.dtype.width()));
             }
@@ -336,15 +348,24 @@ impl ModuleHooks for Zero3 {
         }
         if sub_group + 1 == self.sub_groups.len() {
             self.norms.borrow_mut().of_parameters.clear(); // `_post_step`
-            self.fetching.gather_persistent();
+            self.fetching.borrow().gather_persistent();
             let Norms { asked_for, .. } = self.norms.take();
             self.norms.borrow_mut().asked_for = norm::kept(&self.torch, asked_for);
         }
     }
 
     fn step_ends(&self) {
-        self.fetching.forget_persistent();
+        self.fetching.borrow().forget_persistent();
     }
+}
+
+/// A module and those around it, the outermost first.
+fn path_to(torch: &Torch, module: ModuleId) -> Vec<ModuleId> {
+    let tape = torch.tape.borrow();
+    let outer = |module: &ModuleId| tape.modules.get(module.0 as usize).and_then(|module| module.parent);
+    let mut path: Vec<ModuleId> = std::iter::successors(Some(module), outer).collect();
+    path.reverse();
+    path
 }
 
 impl Zero3 {
