@@ -368,6 +368,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn numbers_are_written_as_deepspeed_has_them() {
+        let numbers = |text| numbers(text).map_err(|problem| problem.cause);
+        for (text, number) in [
+            ("0", 0),
+            ("500000000", 500_000_000),
+            ("5e8", 500_000_000),
+            ("2.5E+3", 2500),
+            ("1e14", 100_000_000_000_000),
+            ("9007199254740992", 1 << 53),
+        ] {
+            assert_eq!(numbers(text), Ok(number), "{text}");
+        }
+        for text in ["", "-1", "e8", "1e", "1.5", "1e-3", "0x10", "1e2e3", "1..2"] {
+            assert_eq!(numbers(text), Err(format!("`{text}` is not a whole number")), "{text}");
+        }
+        for text in ["1e16", "9007199254740993", "99999999999999999999999", "1e99999999999"] {
+            assert_eq!(numbers(text), Err(format!("`{text}` is more than 2^53")), "{text}");
+        }
+    }
+
+    #[test]
     fn numbers_and_what_is_none() {
         assert_eq!((count::<u64>("4096").ok(), count::<u64>("0").ok()), (Some(4096), Some(0)));
         for (text, says) in [

@@ -148,11 +148,13 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
 /// bf16 and fp16 are weights and gradients in that type; the optimizer steps copies in fp32 (`bf16_optimizer.py`,
 /// `stage_1_and_2.py`).
 fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let mut is_open = false;
     for (section, half) in [("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")] {
         let key = format!("{section}/enabled");
         if reading.is_auto(&key) {
             reading.value(&key);
             reading.ask("--precision", &key, "`auto` is left to another file or to the command line");
+            is_open = true;
         } else if reading.is(&key)? {
             reading.set("--precision", half, &key);
             reading.imply("--master-weights", "fp32", "DeepSpeed's optimizer steps fp32 copies");
@@ -165,7 +167,7 @@ fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
             _ => reading.set("--precision", "bf16-mixed", "torch_autocast/enabled"),
         }
     }
-    if reading.said("--precision").is_none() {
+    if reading.said("--precision").is_none() && !is_open {
         reading.imply("--precision", "fp32", "neither bf16 nor fp16 is enabled");
     }
     if reading.text("data_types/grad_accum_dtype")? == Some("fp32") {

@@ -64,7 +64,7 @@ const MEGATRON: (&str, &str) = sample!("megatron-llama3.sh");
 
 #[test]
 fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
-    insta::assert_snapshot!(becomes(&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"), @"
+    insta::assert_snapshot!(becomes(&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"), @r"
     peakledger plan Qwen/Qwen2.5-0.5B
       --zero 2
       --offload optimizer
@@ -80,9 +80,9 @@ fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
       --precision bf16
       --gpus 8
     ");
-    insta::assert_snapshot!(becomes(&[DEEPSPEED], "gpt2 --gpus 8"), @"
-    deepspeed-zero2.json:3:37 (/train_micro_batch_size_per_gpu): `auto` is left to another file or to the command line (train_micro_batch_size_per_gpu, gradient_accumulation_steps, gradient_clipping)
-      help: say them: add `--micro-batch-size`, `--gradient-accumulation-steps` and `--clip-grad-norm` to the command line
+    insta::assert_snapshot!(becomes(&[DEEPSPEED], "gpt2 --gpus 8"), @r"
+    deepspeed-zero2.json:3:37 (/train_micro_batch_size_per_gpu): `auto` is left to another file or to the command line (train_micro_batch_size_per_gpu, gradient_accumulation_steps, bf16.enabled, gradient_clipping)
+      help: say them: add `--micro-batch-size`, `--gradient-accumulation-steps`, `--precision` and `--clip-grad-norm` to the command line
     ");
 }
 
@@ -92,7 +92,7 @@ fn deepspeed_alone() {
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "gradient_clipping": 1.0,
         "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e8, "stage3_prefetch_bucket_size": 5e7},
         "curriculum_learning": {"enabled": true}}"#;
-    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @"
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @r"
     peakledger plan gpt2
       --micro-batch-size 2
       --precision bf16
@@ -109,7 +109,7 @@ fn deepspeed_alone() {
     ds.json:1:22 (/train_batch_size): 64 sequences a step are no multiple of 48
       help: change the batch, or the number of GPUs
     ");
-    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2"), @"
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2"), @r"
     ds.json:1:22 (/train_batch_size): 64 sequences a step, of how many GPUs is not said
       help: say it: add `--gpus N` to the command line
     ");
@@ -121,6 +121,35 @@ fn deepspeed_alone() {
     insta::assert_snapshot!(becomes(&[("ds.json", r#"{"zero_optimization": {"stage": 4}}"#)], "gpt2 --gpus 8"), @r"
     ds.json:1:33 (/zero_optimization/stage): as `--zero 4`: `4` is none of its values
       help: choose one of `0`, `1`, `2`, `3`; an option on the command line wins over the file
+    ");
+}
+
+#[test]
+fn deepspeeds_sizes_are_options_of_its_stage() {
+    let text = r#"{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": STAGE,
+        "overlap_comm": true, "sub_group_size": 1e12, "stage3_max_live_parameters": 5e9,
+        "stage3_prefetch_bucket_size": 1e14, "stage3_param_persistence_threshold": 10000}}"#;
+    let of_stage = |stage| becomes(&[("ds.json", &text.replace("STAGE", stage))], "gpt2 --gpus 8");
+    insta::assert_snapshot!(of_stage("3"), @r"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision bf16
+      --clip-grad-norm
+      --zero 3
+      --zero-prefetch-bucket-size 100000000000000
+      --zero-param-persistence-threshold 10000
+      --zero-max-live-parameters 5000000000
+      --zero-sub-group-size 1000000000000
+      --gpus 8
+    ");
+    insta::assert_snapshot!(of_stage("2"), @r"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision bf16
+      --clip-grad-norm
+      --zero 2
+      --zero-overlap-comm
+      --gpus 8
     ");
 }
 
