@@ -101,7 +101,7 @@ fn a_config_that_is_named_by_its_path_is_read() {
     let ds = r#"{"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 0}}"#;
     let bench = Bench::new().file("acc.yaml", accelerate).file("ds.json", ds);
     let ran = bench.run("plan gpt2 --from acc.yaml --print-options");
-    insta::assert_snapshot!(ran.out + &ran.err, @"peakledger plan gpt2 --micro-batch-size 3 --precision fp32 --zero 0 --gpus 1");
+    insta::assert_snapshot!(ran.out + &ran.err, @"peakledger plan gpt2 --micro-batch-size 3 --precision fp32 --clip-grad-norm --zero 0 --gpus 1");
     let missing = Bench::new().file("acc.yaml", accelerate).run("plan gpt2 --from acc.yaml");
     insta::assert_snapshot!(missing.out + &missing.err, @r"
     error: acc.yaml:4:26 (/deepspeed_config/deepspeed_config_file): there is no such file: give it with `--from` too
