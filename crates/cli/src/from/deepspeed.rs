@@ -247,10 +247,9 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
     }
     let overlaps_unasked = stage == Some(3);
-    if let Some(overlaps) = reading.flag("overlap_comm")?.filter(|asked| *asked != overlaps_unasked) {
-        if stage.is_some_and(|stage| stage > 0) {
-            reading.set("--zero-overlap-comm", overlaps, "overlap_comm");
-        }
+    let overlaps = reading.flag("overlap_comm")?.filter(|asked| *asked != overlaps_unasked);
+    if let Some(overlaps) = overlaps.filter(|_| stage.is_some_and(|stage| stage > 0)) {
+        reading.set("--zero-overlap-comm", overlaps, "overlap_comm");
     }
     if reading.flag("contiguous_gradients")? == Some(false) {
         reading.not_planned("contiguous_gradients", "gradients that are not copied side by side: planned so");
