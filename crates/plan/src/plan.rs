@@ -197,16 +197,25 @@ impl Plan {
         self.tape.stored.iter().filter(is_first).map(|stored| stored.bytes)
     }
 
-    /// What the micro-batches that are left out take of the device: their batches, where those are there from the start, and the
-    /// loss of each, which the last stage of a pipeline keeps until the step ends.
-    pub(crate) fn bytes_left_out(&self) -> u64 {
+    /// The device-level peak of one step or of the plan, with what the micro-batches that are left out take: their batches,
+    /// where those are there from the start, and the loss of each, which the last stage of a pipeline keeps until its passes
+    /// are done. Nothing where the sum does not fit into 64 bits.
+    pub(crate) fn device_peak_of_all(&self, step: Option<Step>) -> Option<Bytes> {
         let batch = match self.options.stack {
             Stack::Transformers => self.batch_bytes().fold(0, u64::saturating_add),
             Stack::Megatron => 0, // it is there while its micro-batch runs
         };
-        let stage = self.mesh.place(self.options.parallel.rank).pp;
-        let loss = if self.mesh.pp > 1 && stage + 1 == self.mesh.pp { BLOCK } else { 0 };
-        batch.saturating_add(loss).saturating_mul(u64::from(self.left_out))
+        let is_last = self.mesh.place(self.options.parallel.rank).pp + 1 == self.mesh.pp;
+        let loss = if self.mesh.pp > 1 && is_last { BLOCK } else { 0 };
+        let with_all = |phase: &PlannedPhase| {
+            // those that are left out come after the first
+            let kept = if phase.micro_batch.is_some_and(|at| at > 0) { loss } else { 0 };
+            let of_one = batch.checked_add(kept)?;
+            phase.device_peak.checked_add(Bytes::new(of_one.checked_mul(u64::from(self.left_out))?))
+        };
+        let steps = step.map_or_else(|| vec![&self.first, &self.steady], |step| vec![self.step(step)]);
+        let phases = steps.into_iter().flat_map(|step| &step.phases);
+        phases.map(with_all).try_fold(Bytes::new(0), |most, bytes| Some(most.max(bytes?)))
     }
 
     /// Where the op-level peak stands: in the steady step unless the first is strictly larger.

@@ -18,9 +18,8 @@ pub struct Verdict {
 impl Verdict {
     /// The verdict on one step of a plan, or on both, for a card.
     pub fn of(plan: &Plan, card: &Card, step: Option<Step>) -> Verdict {
-        let device_peak = plan.device_peak_in(step).phase.device_peak;
-        let with_all = device_peak.checked_add(Bytes::new(plan.bytes_left_out()));
-        let needed = with_all.and_then(|bytes| bytes.checked_add(plan.outside(Some(card))));
+        let device_peak = plan.device_peak_of_all(step);
+        let needed = device_peak.and_then(|bytes| bytes.checked_add(plan.outside(Some(card))));
         // a sum past 64 bits fits no card
         Verdict { needed: needed.unwrap_or(Bytes::new(u64::MAX)), capacity: card.total }
     }

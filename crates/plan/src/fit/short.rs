@@ -102,8 +102,7 @@ impl Short {
 
     /// The device-level peak of the whole step; a size past 64 bits saturates, which no card has.
     pub(crate) fn device_peak(&self) -> Bytes {
-        let planned = self.0.device_peak_in(None).phase.device_peak;
-        planned.checked_add(Bytes::new(self.0.bytes_left_out())).unwrap_or(Bytes::new(u64::MAX))
+        self.0.device_peak_of_all(None).unwrap_or(Bytes::new(u64::MAX))
     }
 
     /// What the whole steady step costs.
