@@ -63,6 +63,6 @@ pub use layers::Layers;
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use search::{StepTime, Tried, try_out, try_out_replayed};
-pub use torch::{Costs, Dtype, Flops, HostBytes};
-pub use traffic::Traffic;
+pub use torch::{Costs, Dtype, Flops, HostBytes, Stream};
+pub use traffic::{Block, Traffic};
 pub use verdict::Verdict;

@@ -1,6 +1,7 @@
 //! The tape as the caching allocator sees it: allocations and frees one after the other, at device level.
 
 use crate::plan::{Level, Plan, Step};
+use crate::torch::Stream;
 use crate::torch::tape::{Role, Stored};
 use peakledger_core::{Device, Moment};
 
@@ -13,9 +14,17 @@ pub struct Traffic {
     pub moment: Moment,
     /// Which storage, by a number that is the same in every step.
     pub storage: u32,
-    /// The bytes that it asks for, rounded up to 512 (which changes no block that the allocator makes of it); nothing where
-    /// it is given back.
-    pub allocates: Option<u64>,
+    /// What it asks for; nothing where it is given back.
+    pub allocates: Option<Block>,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its bytes, rounded up to 512 (which changes no block that the allocator makes of it).
+    pub bytes: u64,
+    /// The stream that it is on.
+    pub stream: Stream,
 }
 
 impl Plan {
@@ -61,11 +70,14 @@ impl Plan {
             }
             let of_step = step.within(tape, moment);
             let at = |storage, allocates| Traffic { phase, moment: of_step, storage, allocates };
-            let bytes = |storage: u32| tape.stored.get(storage as usize).map_or(0, |stored| stored.bytes);
+            let block = |storage: u32| {
+                let stored = tape.stored.get(storage as usize)?;
+                Some(Block { bytes: stored.bytes, stream: stored.stream })
+            };
             for storage in births.at(moment) {
-                traffic.push(at(*storage, Some(bytes(*storage))));
+                traffic.extend(block(*storage).map(|block| at(*storage, Some(block))));
                 if Some(*storage) == last_of_a_batch {
-                    traffic.extend(self.batches_left_out().map(|(storage, bytes)| at(storage, Some(bytes))));
+                    traffic.extend(self.batches_left_out().map(|(storage, block)| at(storage, Some(block))));
                 }
             }
             traffic.extend(deaths.at(moment).iter().map(|storage| at(*storage, None)));
@@ -74,8 +86,9 @@ impl Plan {
     }
 
     /// The batches of micro-batches that are not run, under numbers that no storage has.
-    fn batches_left_out(&self) -> impl Iterator<Item = (u32, u64)> {
-        let batches = (0..self.left_out).flat_map(|_| self.batch_bytes());
+    fn batches_left_out(&self) -> impl Iterator<Item = (u32, Block)> {
+        let block = |bytes| Block { bytes, stream: Stream::Compute };
+        let batches = (0..self.left_out).flat_map(move |_| self.batch_bytes().map(block));
         let numbers = u32::try_from(self.tape.stored.len()).unwrap_or(u32::MAX)..u32::MAX;
         numbers.zip(batches)
     }
@@ -149,7 +162,7 @@ mod tests {
                     now = Some(next);
                 }
                 match event.allocates {
-                    Some(bytes) => {
+                    Some(Block { bytes, .. }) => {
                         live += bytes;
                         assert_eq!(sizes.insert(event.storage, bytes), None);
                     }

@@ -59,7 +59,7 @@ fn a_table() {
     recompute           yes   1.90 MiB to spare     31.57 MiB         13     all 128
     fused               no    2.10 MiB short        37.27 MiB          6          96
     accumulate          yes   1.90 MiB to spare     28.83 MiB          5     all 128
-    offload             no    104.75 KiB short      34.16 MiB          6          97
+    offload             no    4.10 MiB short        34.16 MiB          6          97
     offload-optimizer   no    104.75 KiB short      35.78 MiB          7         124
     offload-parameters  yes   1.90 MiB to spare     35.43 MiB          8     all 128
     fused-loss          yes   17.90 MiB to spare    26.53 MiB         25     all 128
@@ -111,7 +111,7 @@ fn a_table_where_it_fits_on_forty_columns() {
     as given       yes        315    all 128
     recompute      yes        360    all 128
     fused          yes        315    all 128
-    offload        yes        294    all 128
+    offload        yes        341    all 128
     offlo...imizer yes        315    all 128
     offlo...meters yes        315    all 128
     fused-loss     yes        768    all 128
@@ -155,7 +155,7 @@ fn a_model_of_the_catalogue() {
     as given,,true,160622298112,false,-155134829312,,card,,card,,false,
     recompute,--recompute full,true,160622298112,false,-141553672960,,card,,card,0.228319006052,false,
     fused,--optimizer-impl fused,true,130474323456,false,-126896677632,,card,,card,-0.414259508826,false,
-    offload,--offload activations,true,160622298112,false,-141247488768,,card,,card,1.929337898834,false,reject
+    offload,--offload activations,true,160622298112,false,-143162188544,,card,,card,1.929337898834,false,reject
     offload-optimizer,--offload optimizer,true,66232084480,false,-64611263232,,card,,card,1.401611198774,false,tune
     offload-parameters,--offload parameters,true,38313748480,false,-19002401536,,card,256,card,2.347254076762,false,tune
     fused-loss,--fused-loss,true,160622298112,false,-157060014848,,card,,card,0.090716357087,false,
@@ -166,7 +166,7 @@ fn a_model_of_the_catalogue() {
     adafactor,--optimizer adafactor,false,66440261120,false,-66727289600,,card,,card,-0.159121523764,false,
     recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-112608781056,,card,,card,-0.185940502773,false,
     recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,-141408969472,,card,,card,0.319035363139,false,
-    recompute + offload,--recompute full --offload activations,true,160622298112,false,-140580594432,,card,,card,0.29644341799,false,reject
+    recompute + offload,--recompute full --offload activations,true,160622298112,false,-140647703296,,card,,card,0.29644341799,false,reject
     recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,-50826683136,,card,,card,1.629930204826,false,tune
     fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,-64367993600,,card,,card,1.492327555861,false,tune
     recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-14954898176,,card,,card,-0.441021499518,false,
@@ -202,7 +202,7 @@ fn markdown() {
     | recompute | --recompute full | the same | 28.35 MiB | yes: 1.90 MiB to spare | 13 | all 128 |  |  |
     | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 2.10 MiB short | 3 | 64 |  |  |
     | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | no: 104.75 KiB short | 2 | 109 |  |  |
-    | offload | --offload activations | the same | 30.32 MiB | no: 2.10 MiB short | 3 | 72 |  |  |
+    | offload | --offload activations | the same | 30.32 MiB | no: 4.10 MiB short | 3 | 72 |  |  |
     | offload-optimizer | --offload optimizer | the same | 31.18 MiB | no: 104.75 KiB short | 5 | 117 |  |  |
     | offload-parameters | --offload parameters | the same | 30.83 MiB | no: 104.75 KiB short | 5 | 124 |  |  |
     | fused-loss | --fused-loss | the same | 24.66 MiB | yes: 17.90 MiB to spare | 21 | all 128 |  |  |

@@ -36,6 +36,7 @@ impl Torch {
             tracked: NEVER,
             death: NEVER,
             device: Device::Gpu,
+            stream: self.stream.get(),
             category,
             detail,
             dtype: Dtype::Byte,

@@ -19,6 +19,7 @@ mod layout;
 pub(crate) mod offload;
 pub(crate) mod ops;
 pub(crate) mod reentrant;
+mod stream;
 pub(crate) mod tape;
 mod tensor;
 pub(crate) mod trail;
@@ -26,6 +27,7 @@ pub(crate) mod trail;
 pub use cost::{Costs, Flops, HostBytes};
 pub use dtype::Dtype;
 pub(crate) use layout::Layout;
+pub use stream::Stream;
 pub(crate) use tape::{ModuleId, Tape};
 pub(crate) use tensor::{Saved, Tensor};
 
@@ -49,6 +51,8 @@ pub(crate) struct Torch {
     pub(crate) purpose: Cell<(Category, Option<Detail>)>,
     /// Where an op's outputs are: on the host where an optimizer runs there.
     pub(crate) device: Cell<Device>,
+    /// The stream that they are allocated on.
+    stream: Cell<Stream>,
     /// Set when a recomputation has all it needs: what is left of the block runs without leaving a trace, as torch
     /// leaves it by an exception.
     pub(crate) halted: Cell<bool>,
@@ -95,6 +99,7 @@ impl Torch {
             module: Cell::new(ModuleId(0)),
             purpose: Cell::new(ACTIVATION),
             device: Cell::new(Device::Gpu),
+            stream: Cell::new(Stream::Compute),
             halted: Cell::new(false),
             autocast: RefCell::new(None),
             in_backward: Cell::new(false),

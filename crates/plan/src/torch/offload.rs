@@ -7,7 +7,7 @@
 use super::autograd::{Leaf, Packed, SavedTensorHooks, on_gradient};
 use super::hooks::{Inner, ModuleHooks};
 use super::tape::{CopiedFor, Role, StorageId};
-use super::{ACTIVATION, Dtype, Layout, ModuleId, Saved, Tensor, Torch};
+use super::{ACTIVATION, Dtype, Layout, ModuleId, Saved, Stream, Tensor, Torch};
 use peakledger_core::{Category, Detail, Device};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -85,11 +85,13 @@ struct Offloaded {
     module: ModuleId,
     host: Tensor,
     device: RefCell<Option<Tensor>>,
+    comes_back_on: Stream,
 }
 
 impl Offloaded {
-    /// Copies the tensor; the copy runs beside the computation if it may take its time.
-    fn new(tensor: &Tensor, stays: bool) -> Offloaded {
+    /// Copies the tensor. A copy that may take its time runs `beside` the computation, on a stream of its own, and the tensor
+    /// stays so long.
+    fn new(tensor: &Tensor, beside: bool) -> Offloaded {
         let torch = tensor.torch();
         let module = torch.module.get();
         torch.launch("copy_");
@@ -97,8 +99,9 @@ impl Offloaded {
         let host = torch.on(Device::Cpu, || torch.copy_of(source, tensor.layout(), tensor.dtype(), module));
         torch.sends_to_host(tensor.bytes());
         let kept = tensor.kept();
-        let device = RefCell::new(stays.then_some(kept));
-        Offloaded { source: (source, tensor.layout().clone()), module, host, device }
+        let device = RefCell::new(beside.then_some(kept));
+        let comes_back_on = if beside { Stream::Copy } else { Stream::Compute };
+        Offloaded { source: (source, tensor.layout().clone()), module, host, device, comes_back_on }
     }
 
     fn is(&self, tensor: &Tensor) -> bool {
@@ -117,7 +120,8 @@ impl Offloaded {
             let (torch, host) = (self.host.torch(), &self.host);
             torch.launch("_to_copy");
             torch.fetches_from_host(host.bytes());
-            torch.copy_of(self.source.0, host.layout(), host.dtype(), self.module)
+            let copy = || torch.copy_of(self.source.0, host.layout(), host.dtype(), self.module);
+            torch.on_stream(self.comes_back_on, copy)
         });
         tensor.clone()
     }

@@ -1,7 +1,7 @@
 //! The tape: every storage's birth and death over one training step, in columns. What the rest of the planner does ends up
 //! here, and everything that is said about a plan is read off here.
 
-use super::{Costs, Dtype};
+use super::{Costs, Dtype, Stream};
 use peakledger_core::block::BLOCK;
 use peakledger_core::{Category, Detail, Device, Moment, Phase};
 use std::ops::Range;
@@ -58,6 +58,8 @@ pub(crate) struct Stored {
     /// The last moment at which it is there; [`NEVER`] if it outlives the step.
     pub(crate) death: Moment,
     pub(crate) device: Device,
+    /// The stream that it is allocated on, and whose blocks alone it can take.
+    pub(crate) stream: Stream,
     pub(crate) category: Category,
     pub(crate) detail: Option<Detail>,
     pub(crate) dtype: Dtype,

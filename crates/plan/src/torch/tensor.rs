@@ -203,6 +203,7 @@ impl Torch {
             tracked: birth,
             death: NEVER,
             device: self.device.get(),
+            stream: self.stream.get(),
             category,
             detail,
             dtype,

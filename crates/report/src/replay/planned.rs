@@ -1,10 +1,12 @@
 //! What the caching allocator makes of a plan: its load, its first and its steady step, one after the other.
 
 use super::script::{Ask, Outcome, run};
-use peakledger_allocator::{Card as Device, OutOfMemory, Request, Settings, Totals};
+use peakledger_allocator::{
+    Card as Device, OutOfMemory, Request, Settings, Stream as AllocatorStream, Totals,
+};
 use peakledger_core::{Bytes, Moment};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Plan, PlannedPhase, Step, Traffic, Verdict};
+use peakledger_plan::{Block, Plan, PlannedPhase, Step, Traffic, Verdict};
 
 /// What the allocator reserves for a plan.
 #[derive(Clone, Debug)]
@@ -154,10 +156,13 @@ impl Asked {
                 blocks.resize(storage + 1, None);
             }
             let block = blocks.get_mut(storage)?;
-            let Some(bytes) = allocates else { return Some((at, Ask::FreeCompleted(block.take()?))) };
+            let Some(Block { bytes, stream }) = allocates else {
+                return Some((at, Ask::FreeCompleted(block.take()?)));
+            };
             *block = Some(next);
             next += 1;
-            Some((at, Ask::Alloc(Request::of(*bytes))))
+            let stream = AllocatorStream(u64::from(stream.number()));
+            Some((at, Ask::Alloc(Request { stream, ..Request::of(*bytes) })))
         })
     }
 
@@ -188,11 +193,14 @@ type Place = (Step, usize, Moment);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peakledger_allocator::Allocator;
     use peakledger_core::block::MIB;
+    use peakledger_input::Source;
     use peakledger_plan::catalogue::{card, open_model};
     use peakledger_plan::config::Architecture;
-    use peakledger_plan::options::Options;
-    use peakledger_plan::plan;
+    use peakledger_plan::options::{Options, Precision};
+    use peakledger_plan::parallel::{Parallel, Sharding};
+    use peakledger_plan::{Stream, plan};
 
     fn planned() -> Plan {
         let architecture = Architecture::read(&open_model("qwen2.5-0.5b").unwrap().config).unwrap();
@@ -237,5 +245,61 @@ mod tests {
         let oom = short.oom.unwrap();
         assert!(oom.oom.segment > oom.oom.unused.unwrap());
         assert!(oom.phase(&plan).is_some());
+    }
+
+    /// A stream's blocks are its own, so a plan reserves what its streams reserve one by one.
+    fn reserved_by_stream(plan: &Plan) -> Vec<(u64, u64)> {
+        let asks: Vec<Ask> =
+            Asked::of(plan, &[Step::First, Step::Steady]).asks().map(|(_, ask)| ask).collect();
+        let request = |ask: &Ask| match ask {
+            Ask::Alloc(request) => Some(*request),
+            _ => None,
+        };
+        let all: Vec<Request> = asks.iter().filter_map(request).collect();
+        let streams: std::collections::BTreeSet<u64> = all.iter().map(|request| request.stream.0).collect();
+        let reserved = |stream: u64| {
+            let mut alone = Allocator::new(Settings::default(), Device::unlimited());
+            let (mut next, mut live) = (0, std::collections::BTreeMap::new());
+            for ask in &asks {
+                match ask {
+                    Ask::Alloc(request) => {
+                        if request.stream.0 == stream {
+                            live.insert(next, alone.alloc(Request::of(request.bytes)).unwrap());
+                        }
+                        next += 1;
+                    }
+                    Ask::FreeCompleted(block) => live.remove(block).into_iter().for_each(|it| alone.free(it)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            alone.totals().reserved
+        };
+        streams.into_iter().map(|stream| (stream, reserved(stream))).collect()
+    }
+
+    /// By pencil, in bf16 over 8 ranks. A layer has 16 Mi numbers and its two norms: 32 MiB and 4 KiB gathered. Embedding, head
+    /// and norm are 64 MiB and 2 KiB. In forward what was gathered last stays until the next has come: the root's, in a
+    /// segment of 66 MiB, and the first layer's, in one of 34; the second layer takes the root's place, the third the first
+    /// layer's. In backward one comes at a time. Reduced gradients stay until the step has ended: three layers of 4 MiB and
+    /// 512 B fill a first segment of 20 MiB so far that 8 MiB and 512 B of the root's need another.
+    #[test]
+    fn what_fsdp2_gathers_and_reduces_has_segments_of_its_own() {
+        let config = r#"{"model_type": "llama", "vocab_size": 16384, "hidden_size": 1024, "intermediate_size": 4096,
+            "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 8, "tie_word_embeddings": false,
+            "max_position_embeddings": 4096}"#;
+        let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
+        let parallel = Parallel { dp: Some(8), sharding: Sharding::FullShard, ..Parallel::default() };
+        let options =
+            Options { precision: Precision::Bf16, seq_len: Some(256), parallel, ..Options::default() };
+        let plan = plan(architecture, options).unwrap();
+        let reserved = reserved_by_stream(&plan);
+        let of = |stream: Stream| {
+            reserved.iter().find(|(number, _)| *number == u64::from(stream.number())).map(|(_, bytes)| *bytes)
+        };
+        assert_eq!(of(Stream::AllGather), Some((66 + 34) * MIB));
+        assert_eq!(of(Stream::Reduce), Some((20 + 20) * MIB));
+        assert_eq!(reserved.len(), 3, "and the model's own");
+        let all: u64 = reserved.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(Reservation::of(&plan, Settings::default(), None, None).unwrap().reserved().get(), all);
     }
 }

@@ -4,7 +4,7 @@ use super::device::Recorded;
 use super::measured::Measured;
 use super::script::{Outcome, Script};
 use peakledger_allocator::{Card as Device, Settings};
-use peakledger_core::Ledger;
+use peakledger_core::{Category, Ledger, State};
 use peakledger_input::Problem;
 use peakledger_measure::snapshot::Snapshot;
 use peakledger_plan::Verdict;
@@ -34,6 +34,8 @@ pub struct Replays {
     pub(crate) room: Option<u64>,
     /// Whether blocks were there before the first event.
     pub(crate) from_empty: bool,
+    /// Whether what ranks exchange is among the blocks, and on the stream of all others: a ledger names no streams.
+    pub(crate) exchanges_on_one_stream: bool,
 }
 
 /// What the numbers of places are.
@@ -106,7 +108,8 @@ impl Replays {
         }
         let places = Places::Events { device, count: measured.events, spans: script.spans.clone() };
         let from_empty = measured.from_empty;
-        Ok(Replays { places, runs, followed: Some(followed), room: card.room(), from_empty })
+        let (followed, room) = (Some(followed), card.room());
+        Ok(Replays { places, runs, followed, room, from_empty, exchanges_on_one_stream: false })
     }
 
     /// Replays a ledger; a hand-written one, or a step that was planned.
@@ -129,7 +132,10 @@ impl Replays {
         })?;
         let slots = ledger.timeline().slots();
         let places = Places::Phases(slots.iter().map(|slot| slot.id()).collect());
-        Ok(Replays { places, runs, followed: None, room: card.room(), from_empty: true })
+        let is_exchanged = |state: &State| state.category == Category::CommunicationBuffer;
+        let exchanges_on_one_stream = ledger.states().iter().any(is_exchanged);
+        let room = card.room();
+        Ok(Replays { places, runs, followed: None, room, from_empty: true, exchanges_on_one_stream })
     }
 
     /// The run that is asked about: under the settings that were said, else as recorded.

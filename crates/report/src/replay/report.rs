@@ -121,6 +121,13 @@ impl ReplayReport<'_> {
                     .to_owned(),
             );
         }
+        if self.replays.exchanges_on_one_stream {
+            notes.push(
+                "a ledger names no streams: what ranks exchange is taken to share blocks with all else, where `plan` keeps \
+                 each stream's apart"
+                    .to_owned(),
+            );
+        }
         match self.replays.room {
             Some(room) => notes.push(format!("{} for the caching allocator on the card", bytes(room))),
             None => notes.push("a card that never runs out; --gpu names another".to_owned()),

@@ -1,12 +1,16 @@
 //! Attention over a sequence that is split over ranks, each of which takes some heads of the whole of it
 //! (`AttnFuncWithCPAndQKVOA2A` in `attention/dot_product_attention/context_parallel.py`; `cp_comm_type="a2a"`). What is saved
 //! are queries, keys, values and output of those heads; the output in the order of the sequence is another tensor.
+//!
+//! What arrives is put in order on a stream of its own (`torch.cuda.stream(cp_stream)` in `flash_attn_a2a_communicate`), so
+//! what is saved of queries, keys and values, what goes on and the gradients that go back are its blocks. Both streams wait
+//! for each other and nothing calls `record_stream`: a block is free where its last reference goes.
 
 use super::attention::{kernel, kernel_backward};
 use super::{ALL_TO_ALL, Shared, named};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::cost::Collective;
-use crate::torch::{Layout, Tensor, ops};
+use crate::torch::{Layout, Stream, Tensor, ops};
 use peakledger_core::Category;
 use std::rc::Rc;
 
@@ -43,7 +47,8 @@ fn to_heads(parts: &[&Tensor], shared: &Shared) -> Vec<Tensor> {
         if let Some(arrived) = std::mem::replace(&mut received, next) {
             let [length, batch, heads, width] = [0, 1, 2, 3].map(|dim| arrived.size(dim));
             let sizes = [length.saturating_mul(cp), batch, heads / cp, width];
-            whole.push(reordered("index_select", &arrived, &sizes));
+            let select = || reordered("index_select", &arrived, &sizes);
+            whole.push(arrived.torch().on_stream(Stream::ContextParallel, select));
         }
         if let Some(part) = parts.get(step) {
             sent.push(buffer(reordered("clone", part, part.sizes())));
@@ -67,7 +72,8 @@ fn to_sequence(mut whole: Vec<Tensor>, shared: &Shared) -> Vec<Tensor> {
         if let Some(arrived) = std::mem::replace(&mut received, next) {
             let [length, batch, heads, width] = [0, 1, 2, 3].map(|dim| arrived.size(dim));
             let sizes = [length / cp, batch, heads.saturating_mul(cp), width];
-            parts.push(reordered("clone", &arrived, &sizes));
+            let clone = || reordered("clone", &arrived, &sizes);
+            parts.push(arrived.torch().on_stream(Stream::ContextParallel, clone));
         }
     }
     parts

@@ -4,14 +4,15 @@
 //! stands behind attends with all its queries to the first half of what came, one that stands before with the second half of its
 //! queries to all of it.
 //!
-//! What came last is saved, and output and log-sums of all steps together. In forward all that came and the outputs of all
+//! Every second step is on a stream of its own (`flash_attn_streams`), and so is what it receives and puts out; backward is
+//! on one. What came last is saved, and output and log-sums of all steps together. In forward all that came and the outputs of all
 //! steps stay until the function returns.
 
 use super::attention::{kernel, kernel_backward};
 use super::{AROUND, Shared, named};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::cost::Collective;
-use crate::torch::{Dtype, Layout, Tensor, ops};
+use crate::torch::{Dtype, Layout, Stream, Tensor, ops};
 use peakledger_core::Category;
 use smallvec::smallvec;
 use std::rc::Rc;
@@ -25,11 +26,14 @@ pub(super) fn attention(qkv: [&Tensor; 3], shared: &Rc<Shared>) -> Tensor {
     let mut log_sums = None;
     for step in 0..steps {
         let Some(kv) = arrived.last().cloned() else { unreachable!("its own are the first") };
-        if step + 1 < steps {
-            arrived.push(passed_on(&kv, shared));
-        }
-        let [queries, keys, values] = section([q, k, v], &kv, (step, shared));
-        of_steps.push(kernel([&queries, &keys, &values]));
+        let stream = if step % 2 == 0 { Stream::Compute } else { Stream::ContextParallel };
+        torch.on_stream(stream, || {
+            if step + 1 < steps {
+                arrived.push(passed_on(&kv, shared));
+            }
+            let [queries, keys, values] = section([q, k, v], &kv, (step, shared));
+            of_steps.push(kernel([&queries, &keys, &values]));
+        });
         if log_sums.is_none() {
             torch.launch("clone");
             log_sums = of_steps.first().map(|[_, first, _]| torch.empty(first.layout().packed(), Dtype::F32));

@@ -7,7 +7,7 @@ use super::gathered::GATHERED;
 use crate::nn::{HEAD, Parameter};
 use crate::torch::cost::Collective;
 use crate::torch::tape::{Module, ModuleName, Role, rounded};
-use crate::torch::{Layout, ModuleId, Tensor, Torch};
+use crate::torch::{Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,6 +29,8 @@ pub(super) struct Fetching {
     ranks: u32,
     sizes: ZeroSizes,
     from: Device,
+    /// Where parameters are gathered and copied out of what was gathered.
+    gathers_on: Stream,
     state: RefCell<Vec<State>>,
     /// What is on its way, or was.
     handles: RefCell<Vec<Handle>>,
@@ -105,6 +107,7 @@ impl Fetching {
             ranks,
             sizes,
             from,
+            gathers_on: if sizes.overlaps_in_stage_3() { Stream::AllGather } else { Stream::Compute },
             here_for: RefCell::new(vec![None; state.len()]),
             registry: RefCell::new(vec![None; state.len()]),
             state: RefCell::new(state),
@@ -211,7 +214,7 @@ impl Fetching {
         let padded = |index: &usize| padded(self.numbers(*index), self.ranks);
         let numbers = indices.iter().map(padded).fold(0, u64::saturating_add);
         let dtype = first.tensor.dtype();
-        torch.said_of(first.module, || {
+        let gather = || {
             if self.from == Device::Cpu {
                 torch.launch("_to_copy");
                 let _fetched = buffer(torch, numbers / ranks, dtype, "shards to gather");
@@ -236,7 +239,8 @@ impl Fetching {
             }
             torch.launch("_allgather_base_");
             torch.communicates(Collective::AllGather, numbers.saturating_mul(dtype.width()), self.ranks);
-        });
+        };
+        torch.said_of(first.module, || torch.on_stream(self.gathers_on, gather));
         let all =
             indices.iter().map(|index| self.numbers(*index)).fold(self.available.get(), u64::saturating_add);
         self.available.set(all);
@@ -299,7 +303,8 @@ impl Fetching {
         for index in parameters.into_iter().flatten() {
             let Some(parameter) = self.parameters.get(index) else { continue };
             self.torch.launch("cat");
-            self.set(index, State::Whole { _parameter: self.whole(parameter, self.numbers(index)) });
+            let copy = || self.whole(parameter, self.numbers(index));
+            self.set(index, State::Whole { _parameter: self.torch.on_stream(self.gathers_on, copy) });
         }
         let handle = self.registry.borrow_mut().get_mut(index).and_then(Option::take);
         let mut handles = self.handles.borrow_mut();

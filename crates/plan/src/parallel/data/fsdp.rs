@@ -1,8 +1,11 @@
 //! FSDP2 (`torch/distributed/fsdp/_fully_shard`): parameters come in groups that are gathered together and whose gradients are
 //! reduced together. `groups.rs` says which.
 //!
-//! On a card the collectives run on streams of their own. Memory is handed out and let go of as the loop's thread comes to
-//! it, whatever the streams have done by then, so that is the order here.
+//! On a card the collectives run on streams of their own, and so lie on them: what is gathered and what was cast for it
+//! (`foreach_all_gather`), what gradients are reduced to, which is the shards' gradients (`foreach_reduce`). Whole parameters
+//! and what goes out to be reduced are on the stream of the model. Memory is handed out and let go of as the loop's thread
+//! comes to it, whatever the streams have done by then, so that is the order here: they wait for each other, and nothing calls
+//! `record_stream`.
 
 use super::communication::{all_reduce, buffer};
 use super::gathered::Sharded;
@@ -14,7 +17,7 @@ use crate::torch::autograd::{on_gradient, on_gradients};
 use crate::torch::cost::Collective;
 use crate::torch::hooks::{Inner, InnerExperts, ModuleHooks};
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, ModuleId, Tensor, Torch, ops};
+use crate::torch::{Dtype, ModuleId, Stream, Tensor, Torch, ops};
 use peakledger_core::{Category, Device};
 use peakledger_input::Problem;
 use std::cell::{Cell, RefCell};
@@ -114,7 +117,7 @@ impl Fsdp {
             return;
         }
         let torch = &self.torch;
-        torch.inside(group.module, || {
+        let gather = || {
             let inputs = self.gather_inputs(group);
             let shard = group.parameters.iter().fold(0, |sum: u64, p| sum.saturating_add(p.shard_bytes()));
             let bytes = shard.saturating_mul(u64::from(ranks));
@@ -127,7 +130,8 @@ impl Fsdp {
             torch.communicates(Collective::AllGather, bytes, ranks);
             drop(inputs);
             *state = State::Gathering(Some(output));
-        });
+        };
+        torch.inside(group.module, || torch.on_stream(Stream::AllGather, gather));
     }
 
     /// Copies of shards in the type that they are gathered in, where they are not kept in it on the device
@@ -249,11 +253,12 @@ impl Fsdp {
         let trained: Vec<&Sharded> = grads.iter().map(|(parameter, _)| *parameter).collect();
         drop(grads);
         torch.launch("empty.memory_format");
-        let output = buffer(torch, numbers, dtype, "reduce-scatter output");
+        let on_stream = |stream, dtype, name| torch.on_stream(stream, || buffer(torch, numbers, dtype, name));
+        let output = on_stream(Stream::Reduce, dtype, "reduce-scatter output");
         if ranks == 1 {
             let divided = group.divides().then(|| {
                 torch.launch("div.Tensor");
-                buffer(torch, numbers, dtype, "reduce-scatter input")
+                on_stream(Stream::Reduce, dtype, "reduce-scatter input")
             });
             torch.launch("copy_");
             drop(divided);
@@ -261,15 +266,17 @@ impl Fsdp {
             torch.launch("_reduce_scatter_base_");
             torch.communicates(Collective::ReduceScatter, input.bytes(), ranks);
         }
+        let mut post_reduce = Stream::Reduce;
         if group.ranks.replicas > 1 {
             all_reduce(torch, output.bytes(), group.ranks.replicas);
             *group.all_reduced.borrow_mut() = Some(output.clone());
+            post_reduce = Stream::AllReduce;
         }
         let output = if dtype == kept {
             output
         } else {
             torch.launch("_to_copy");
-            buffer(torch, numbers, kept, "reduce-scatter output")
+            on_stream(post_reduce, kept, "reduce-scatter output")
         };
         self.accumulate(group, &trained, output);
         input

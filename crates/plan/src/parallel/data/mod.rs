@@ -123,6 +123,13 @@ impl Default for ZeroSizes {
     }
 }
 
+impl ZeroSizes {
+    /// Whether stage 3 gathers and reduces on streams of their own (`overlap_comm_valid`, `deepspeed/runtime/zero/config.py`).
+    pub(crate) fn overlaps_in_stage_3(&self) -> bool {
+        self.overlap_comm != Some(false)
+    }
+}
+
 impl Options {
     /// Whether DeepSpeed runs the step: on Megatron's modules stage 1 is Megatron's own.
     pub(crate) fn is_deepspeed(&self) -> bool {

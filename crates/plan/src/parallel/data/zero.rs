@@ -12,7 +12,7 @@ use crate::torch::autograd::Leaf;
 use crate::torch::cost::Collective;
 use crate::torch::hooks::{Inner, ModuleHooks};
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -32,6 +32,8 @@ pub(crate) struct Zero {
     /// Numbers of a bucket (`reduce_bucket_size`), and how many buckets there are.
     bucket: u64,
     buckets: usize,
+    /// Where buckets are reduced.
+    reduces_on: Stream,
     offloaded: bool,
     parameters: Vec<Placed>,
     /// Numbers of a rank's part.
@@ -125,6 +127,7 @@ impl Zero {
         let master = first.map(|parameter| parameter.stepped_as(master).plain());
         let Some(master) = master else { unreachable!("a model of which nothing is trained is refused") };
         let zero = &options.parallel.data.zero;
+        let overlaps = zero.overlap_comm == Some(true);
         let this = Rc::new(Zero {
             torch: torch.clone(),
             partitions_gradients: options.parallel.sharding == Sharding::Zero2,
@@ -133,7 +136,8 @@ impl Zero {
             dtype,
             sums_in_fp32: options.grad_dtype == Some(Dtype::F32) && dtype != Dtype::F32,
             bucket: zero.reduce_bucket_size,
-            buckets: if zero.overlap_comm == Some(true) { 2 } else { 1 },
+            buckets: if overlaps { 2 } else { 1 },
+            reduces_on: if overlaps { Stream::Reduce } else { Stream::Compute },
             offloaded,
             parameters: placed,
             partition,
@@ -247,14 +251,18 @@ impl Zero {
         running.in_bucket.push(index);
     }
 
-    /// `reduce_ipg_grads`: all ranks sum the bucket, and this one takes what its part needs of it.
+    /// `reduce_ipg_grads`: all ranks sum the bucket, and this one takes what its part needs of it; with overlap on a stream of
+    /// its own, whose blocks then are what is kept (`average_tensor`).
     fn reduce(&self, running: &mut Running) {
-        let torch = &self.torch;
         let bucket: Vec<usize> = std::mem::take(&mut running.in_bucket);
-        let placed = || bucket.iter().filter_map(|index| self.parameters.get(*index));
-        if running.elements == 0 {
-            return;
+        if running.elements > 0 {
+            self.torch.on_stream(self.reduces_on, || self.reduce_bucket(running, &bucket));
         }
+    }
+
+    fn reduce_bucket(&self, running: &mut Running, bucket: &[usize]) {
+        let torch = &self.torch;
+        let placed = || bucket.iter().filter_map(|index| self.parameters.get(*index));
         torch.launch("div_.Tensor");
         torch.moves(running.elements.saturating_mul(2 * self.dtype.width()));
         // parts of several ranks are laid side by side once more to be summed (`allreduce_bucket`)
@@ -266,7 +274,7 @@ impl Zero {
         });
         all_reduce(torch, running.elements.saturating_mul(self.dtype.width()), self.ranks);
         if self.sums_in_fp32 {
-            self.sum_in_fp32(running, &bucket);
+            self.sum_in_fp32(running, bucket);
         } else if self.offloaded {
             placed().filter(|p| self.numbers_in_own(p) > 0).for_each(|p| self.to_host(running, p));
         } else if placed().any(|placed| self.numbers_in_own(placed) > 0) {

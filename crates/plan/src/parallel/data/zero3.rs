@@ -4,6 +4,10 @@
 //!
 //! DeepSpeed records the trace in the first micro-batch of all, which fetches nothing ahead; here it is whole from the first
 //! step on.
+//!
+//! With overlap, whole parameters are blocks of the stream that gathers, and what a bucket is reduced through of the one that
+//! reduces. Parameters and gradients that go are told to the other stream by `record_stream` (`free_param`,
+//! `__add_grad_to_ipg_bucket`); their blocks are taken to be free at once.
 
 use super::communication::buffer;
 use super::fetching::Fetching;
@@ -17,7 +21,7 @@ use crate::torch::autograd::Leaf;
 use crate::torch::cost::Collective;
 use crate::torch::hooks::{Inner, ModuleHooks};
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -31,6 +35,8 @@ pub(crate) struct Zero3 {
     summed_in: Dtype,
     offloaded: bool,
     bucket: u64,
+    /// Where buckets are reduced.
+    reduces_on: Stream,
     fetching: RefCell<Fetching>,
     /// The module that backward is in, with those around it.
     in_backward: RefCell<Vec<ModuleId>>,
@@ -137,6 +143,7 @@ impl Zero3 {
             summed_in,
             offloaded,
             bucket: zero.reduce_bucket_size,
+            reduces_on: if zero.overlaps_in_stage_3() { Stream::Reduce } else { Stream::Compute },
             fetching: RefCell::new(fetching),
             in_backward: RefCell::default(),
             parts,
@@ -195,11 +202,14 @@ impl Zero3 {
     /// Ranks sum the bucket, each for its parts of it, through a copy that is laid out by ranks
     /// (`reduce_scatter_coalesced`, `deepspeed/runtime/comm/coalesced_collectives.py`).
     fn reduce(&self, filling: &mut Filling) {
-        let torch = &self.torch;
-        let Filling { elements, padded, parts, large } = std::mem::take(filling);
-        if elements == 0 {
-            return;
+        let filled = std::mem::take(filling);
+        if filled.elements > 0 {
+            self.torch.on_stream(self.reduces_on, || self.reduce_filled(filled));
         }
+    }
+
+    fn reduce_filled(&self, Filling { elements, padded, parts, large }: Filling) {
+        let torch = &self.torch;
         // a gradient alone lies by ranks already, if it needs no padding
         let by_ranks = (parts.len() > 1 || padded != elements).then(|| {
             torch.launch("cat");
