@@ -55,6 +55,7 @@ impl Turns<'_> {
                 tracked,
                 bytes,
                 device,
+                stream,
                 category,
                 detail,
                 dtype,
@@ -74,7 +75,7 @@ impl Turns<'_> {
                 other => Some(other),
             };
             let tracked = (tracked != NEVER).then_some(tracked == birth);
-            let kind = (bytes, device, category, detail, dtype, module);
+            let kind = (bytes, device, stream, category, detail, dtype, module);
             Some((birth.0 - turn.moments.start, tracked, kind, role, copied_for))
         };
         let [a, b] = both.map(of);
