@@ -102,13 +102,13 @@ fn fused(
     attended: Layout,
     layouts: [Layout; 3],
 ) -> Tensor {
-    let [q, k, _v] = inputs;
+    let [q, _k, _v] = inputs;
     let torch = q.torch();
     let recorded = recorded(torch, &inputs);
     let saved = recorded.then(|| (inputs.map(Tensor::save), bias.map(Tensor::save)));
     let [attended, lse, seed, offset] = torch.selected(|| {
         torch.launch(kernel.forward);
-        torch.multiplies(2 * scores_flops(q, k), q.dtype());
+        torch.multiplies(attention_flops([1, 1], inputs, 2), q.dtype());
         torch.reads(&inputs);
         bias.into_iter().for_each(|bias| torch.reads(&[bias]));
         let attended = torch.empty(attended, q.dtype());
@@ -126,7 +126,7 @@ fn fused(
         let _seeds = seeds.each_ref().map(|s| s.unpack());
         let torch = grad.torch();
         torch.launch(kernel.backward);
-        torch.multiplies(5 * scores_flops(&q, &k), grad.dtype());
+        torch.multiplies(attention_flops([3, 2], [&q, &k, &v], 2), grad.dtype());
         torch.reads(&[grad, &q, &k, &v, &attended, &lse]);
         bias.iter().for_each(|bias| torch.reads(&[bias]));
         let _scratch = (kernel.scratch)(&q, &k);
@@ -134,10 +134,17 @@ fn fused(
     })
 }
 
-/// The FLOPs of one product of all queries with all keys; those of the scores with the values are as many. Forward makes
-/// the two; backward makes the scores again and two products for the gradients of each.
-fn scores_flops(q: &Tensor, k: &Tensor) -> u128 {
-    product_flops(q.layout().numel(), k.size(2))
+/// The FLOPs of so many products of all queries with all keys, and of so many over the width of values. Forward makes one of
+/// each; backward makes the scores again and two products for the gradients of each. `length` is the dimension of keys.
+pub(crate) fn attention_flops(
+    [of_keys, of_values]: [u128; 2],
+    [q, k, v]: [&Tensor; 3],
+    length: isize,
+) -> u128 {
+    let scores = product_flops(q.layout().numel(), k.size(length));
+    let rows = q.layout().numel() / q.size(-1).max(1);
+    let with_values = product_flops(rows.saturating_mul(v.size(-1)), k.size(length));
+    of_keys.saturating_mul(scores).saturating_add(of_values.saturating_mul(with_values))
 }
 
 /// `_scaled_dot_product_attention_math` (`aten/src/ATen/native/transformers/attention.cpp`): half types are computed in

@@ -17,7 +17,7 @@ mod reduce;
 mod routing;
 mod view;
 
-pub(crate) use attention::{SdpaKernel, scaled_dot_product_attention};
+pub(crate) use attention::{SdpaKernel, attention_flops, scaled_dot_product_attention};
 pub(crate) use collectives::{
     Group, all_gather, all_gather_for_parts, all_reduce, all_reduce_in_place, all_reduced_gradient,
     all_to_all, chunk, from_local, gradient_reduced_in_place, part_like, reduce_in_place, reduce_scatter,
@@ -31,7 +31,7 @@ pub(crate) use loss::{log_softmax, nll_loss};
 pub(crate) use matmul::{addmm, grouped_mm, linear, linear_of_parts, matmul, matmul_4bit, matmul_8bit};
 pub(crate) use norm::layer_norm;
 pub(crate) use pointwise::{
-    add, add_scalar, bitwise_not, cos, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new,
+    add, add_scalar, bitwise_not, cos, div, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new,
     masked_fill, masked_fill_in_place, mul, mul_scalar, neg, ones_like, pow2, relu, rsqrt, sigmoid, silu,
     sin, sub, tanh, to, to_copy,
 };

@@ -2,7 +2,7 @@
 
 use super::{one, output};
 use crate::torch::autocast::raised;
-use crate::torch::autograd::{record, recorded};
+use crate::torch::autograd::{Grads, record, recorded};
 use crate::torch::{Dtype, Layout, Tensor};
 use smallvec::smallvec;
 use std::borrow::Borrow;
@@ -65,6 +65,16 @@ pub(crate) fn div_scalar(a: impl Borrow<Tensor>) -> Tensor {
     scaled("div.Tensor", a.borrow())
 }
 
+/// `a / b`. Saves both.
+pub(crate) fn div(a: &Tensor, b: &Tensor) -> Tensor {
+    let ratio = binary("div.Tensor", a, b);
+    if !recorded(a.torch(), &[a, b]) {
+        return ratio;
+    }
+    let (numerator, denominator) = (a.save(), b.save());
+    record(ratio, &[a, b], move |grad| div_backward(grad, &numerator.unpack(), &denominator.unpack()))
+}
+
 /// `a /= b` where `a` is no leaf. Saves `b`, and `a` as it was: a copy.
 pub(crate) fn div_in_place(a: Tensor, b: Tensor) -> Tensor {
     let torch = a.torch().clone();
@@ -76,15 +86,16 @@ pub(crate) fn div_in_place(a: Tensor, b: Tensor) -> Tensor {
     let (numerator, denominator) = (unary("clone", &a).save(), b.save());
     torch.launch("div_.Tensor");
     torch.reads(&[&a, &a, &b]); // and writes it
-    record(a.detach(), &[&a, &b], move |grad| {
-        let (numerator, denominator) = (numerator.unpack(), denominator.unpack());
-        let for_denominator = {
-            let ratio = binary("div.Tensor", &numerator, &denominator);
-            let slope = binary("div.Tensor", &ratio, &denominator);
-            mul(neg(grad), &slope)
-        };
-        smallvec![Some(binary("div.Tensor", grad, &denominator)), Some(for_denominator)]
-    })
+    record(a.detach(), &[&a, &b], move |grad| div_backward(grad, &numerator.unpack(), &denominator.unpack()))
+}
+
+fn div_backward(grad: &Tensor, numerator: &Tensor, denominator: &Tensor) -> Grads {
+    let for_denominator = {
+        let ratio = binary("div.Tensor", numerator, denominator);
+        let slope = binary("div.Tensor", &ratio, denominator);
+        mul(neg(grad), &slope)
+    };
+    smallvec![Some(binary("div.Tensor", grad, denominator)), Some(for_denominator)]
 }
 
 fn scaled(op: &'static str, a: &Tensor) -> Tensor {
