@@ -5,6 +5,7 @@ use super::attention::{Attend, Scores, attend_to, merge_heads};
 use super::decoder::{Around, Context, Decoder, Layer};
 use super::deepseek_moe::SharedMoe;
 use super::experts::Routed;
+use super::megatron::{self, Gpt, Latent, Score};
 use super::mlp::GatedMlp;
 use super::{Blueprint, Model, Run};
 use crate::config::reader::Defaults;
@@ -110,6 +111,36 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>
 impl Blueprint for DeepseekV3 {
     fn kv_width(&self, _: &Shape) -> u64 {
         self.kv_lora_rank.saturating_add(self.qk_rope_head_dim)
+    }
+
+    /// Megatron has no biases on its way down to the latents and up from them, and its sigmoid router makes the weights of a
+    /// token sum to 1.
+    fn megatron(&self, shape: &Shape) -> Option<Gpt> {
+        let is_plain = self.hidden_act == Activation::Silu && !self.attention_bias && self.norm_topk_prob;
+        let Routed { num_experts, num_experts_per_tok, intermediate_size, .. } = self.routed;
+        let first_sparse = self.first_k_dense_replace;
+        is_plain.then(|| Gpt {
+            qkv_bias: false,
+            qk_norm: false,
+            latent: Some(Latent {
+                q_lora_rank: self.q_lora_rank,
+                kv_lora_rank: self.kv_lora_rank,
+                qk_head_dim: self.qk_nope_head_dim,
+                qk_pos_emb_head_dim: self.qk_rope_head_dim,
+                v_head_dim: self.v_head_dim,
+            }),
+            ffn_hidden_size: self.intermediate_size,
+            experts: Some(megatron::Experts {
+                number: num_experts,
+                chosen: num_experts_per_tok,
+                width: intermediate_size,
+                shared_width: Some(intermediate_size.saturating_mul(self.n_shared_experts)),
+                score: Score::Sigmoid {
+                    groups: (self.n_group > 1).then_some([self.n_group, self.topk_group]),
+                },
+                layers: (0..shape.num_hidden_layers).map(|layer| u64::from(layer) >= first_sparse).collect(),
+            }),
+        })
     }
 
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model> {

@@ -120,11 +120,12 @@ impl Blueprint for Llama {
         Box::new(Decoder::new(build, shape, run, Around::usual(shape), layer))
     }
 
-    fn megatron(&self) -> Option<Gpt> {
+    fn megatron(&self, _: &Shape) -> Option<Gpt> {
         let is_plain = self.hidden_act == Activation::Silu && !self.o_bias && !self.mlp_bias;
         is_plain.then(|| Gpt {
             qkv_bias: self.qkv_bias,
             qk_norm: self.qk_norm,
+            latent: None,
             ffn_hidden_size: self.intermediate_size,
             experts: self.experts.as_ref().map(|(moe, layers)| moe.megatron(layers)),
         })

@@ -135,7 +135,7 @@ pub(crate) trait Blueprint: Debug + Send + Sync {
     fn build(&self, build: &mut Builder, shape: &Shape, run: Run) -> Box<dyn Model>;
 
     /// The same model as Megatron has it, if it has it.
-    fn megatron(&self) -> Option<megatron::Gpt> {
+    fn megatron(&self, _shape: &Shape) -> Option<megatron::Gpt> {
         None
     }
 

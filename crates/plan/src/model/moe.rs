@@ -49,6 +49,7 @@ impl Moe {
             chosen: num_experts_per_tok,
             width: intermediate_size,
             shared_width: None,
+            score: megatron::Score::Softmax,
             layers: layers.to_vec(),
         }
     }

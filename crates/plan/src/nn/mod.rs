@@ -56,6 +56,8 @@ pub(crate) struct Parameter {
     pub(crate) of_expert: bool,
     /// Which part of a pipeline stage it is in.
     pub(crate) part_of_stage: u32,
+    /// Whether the first and the last stage have it both: an embedding that is tied to the head (Megatron).
+    pub(crate) is_on_two_stages: bool,
     /// Among whom it is spread.
     pub(crate) spread: Spread,
     /// Whether it is a DTensor that every rank has whole.
@@ -81,6 +83,11 @@ impl Parameter {
     /// The part of it that is this rank's, which shares its gradient.
     pub(crate) fn shard(&self, layout: Layout) -> Parameter {
         Parameter { tensor: self.tensor.shard(layout, self.kept), ..self.clone() }
+    }
+
+    /// Whether this rank has all of it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.elements == self.tensor.layout().numel()
     }
 
     /// The same parameter as a copy that an optimizer steps in its place.
@@ -295,6 +302,13 @@ impl Builder {
         }
     }
 
+    /// Another stage has the last parameter too.
+    pub(crate) fn is_on_two_stages(&mut self) {
+        if let Some(parameter) = self.parameters.last_mut() {
+            parameter.is_on_two_stages = true;
+        }
+    }
+
     /// The last parameter is an expert's.
     pub(crate) fn is_an_experts(&mut self) {
         if let Some(parameter) = self.parameters.last_mut() {
@@ -389,6 +403,7 @@ impl Builder {
             is_replicated: false,
             parts_of_gradient: None,
             of_expert: false,
+            is_on_two_stages: false,
             part_of_stage: self.part_of_stage,
         });
         tensor

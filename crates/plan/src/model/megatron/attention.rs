@@ -1,11 +1,10 @@
 //! `SelfAttention` (`megatron/core/transformer/attention.py`): queries, keys and values of a rank's heads as one matrix behind
 //! the norm, turned by the fused kernel, attended, projected.
 
-use super::Gpt;
+use super::{Gpt, recompute_core};
 use crate::config::Shape;
 use crate::nn::Builder;
 use crate::nn::te::{DotProductAttention, LayerNormLinear, Linear, Mode, RmsNorm, Shared, fused_rope};
-use crate::torch::reentrant::reentrant_checkpoint;
 use crate::torch::{ModuleId, Tensor, ops};
 use std::rc::Rc;
 
@@ -64,13 +63,7 @@ impl SelfAttention {
             let key = fused_rope(key, angles);
             let attended = match self.recomputes_core {
                 false => self.core.forward([&query, &key, value]),
-                true => {
-                    let core = self.core.clone();
-                    reentrant_checkpoint(&[&query, &key, value], move |inputs| {
-                        let [query, key, value] = inputs else { unreachable!("as many as were given") };
-                        core.forward([query, key, value])
-                    })
-                }
+                true => recompute_core(&self.core, [&query, &key, value]),
             };
             self.linear_proj.forward(&attended)
         })

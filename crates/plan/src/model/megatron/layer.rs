@@ -1,8 +1,9 @@
 //! `TransformerLayer` (`megatron/core/transformer/transformer_layer.py`) without dropout: attention and MLP, each added to what
-//! went into it. The norms are inside the matrices that follow them, but for that before experts.
+//! went into it. The norms are inside the matrices that follow them, but for those before experts and before latent attention.
 
 use super::Gpt;
 use super::attention::SelfAttention;
+use super::mla::MlaSelfAttention;
 use super::mlp::Mlp;
 use super::moe::MoeLayer;
 use crate::config::Shape;
@@ -15,8 +16,14 @@ use std::rc::Rc;
 /// A layer.
 pub(super) struct TransformerLayer {
     module: ModuleId,
-    self_attention: SelfAttention,
+    self_attention: Attention,
     mlp: Feed,
+}
+
+/// Attention, with its norm inside or before it.
+enum Attention {
+    Plain(Box<SelfAttention>),
+    Latent { input_layernorm: RmsNorm, attention: Box<MlaSelfAttention> },
 }
 
 /// What follows attention.
@@ -35,7 +42,25 @@ impl TransformerLayer {
     ) -> TransformerLayer {
         let recomputes_core = recompute == Recompute::Selective;
         let sizes = (shape.hidden_size, gpt.ffn_hidden_size);
-        let self_attention = SelfAttention::new(build, module, (shape, gpt), recomputes_core, shared);
+        let self_attention = match &gpt.latent {
+            None => Attention::Plain(Box::new(SelfAttention::new(
+                build,
+                module,
+                (shape, gpt),
+                recomputes_core,
+                shared,
+            ))),
+            Some(latent) => Attention::Latent {
+                input_layernorm: RmsNorm::new(build, module, "input_layernorm", shape.hidden_size),
+                attention: Box::new(MlaSelfAttention::new(
+                    build,
+                    module,
+                    (shape, latent),
+                    recomputes_core,
+                    shared,
+                )),
+            },
+        };
         let experts = gpt.experts.as_ref().filter(|it| it.layers.get(index as usize) == Some(&true));
         let mlp = match experts {
             None => Feed::Dense(Mlp::new(build, module, sizes, shared)),
@@ -47,9 +72,16 @@ impl TransformerLayer {
         TransformerLayer { module, self_attention, mlp }
     }
 
-    pub(super) fn forward(&self, input: &Tensor, angles: &Tensor) -> Tensor {
+    /// `angles` are those of all layers, where attention does not keep its own.
+    pub(super) fn forward(&self, input: &Tensor, angles: Option<&Tensor>) -> Tensor {
         input.torch().inside(self.module, || {
-            let attended = self.self_attention.forward(input, angles);
+            let attended = match (&self.self_attention, angles) {
+                (Attention::Plain(attention), Some(angles)) => attention.forward(input, angles),
+                (Attention::Plain(_), None) => unreachable!("the model makes them for these layers"),
+                (Attention::Latent { input_layernorm, attention }, _) => {
+                    attention.forward(&input_layernorm.forward(input))
+                }
+            };
             let hidden_states = ops::add(input, &attended);
             drop(attended);
             let output = match &self.mlp {

@@ -10,12 +10,14 @@ mod embedding;
 mod head;
 mod layer;
 mod loss;
+mod mla;
 mod mlp;
 mod moe;
+mod router;
 
 use super::{Batch, Model, Run};
 use crate::config::Shape;
-use crate::nn::te::{ANGLES, RmsNorm, Shared, named};
+use crate::nn::te::{ANGLES, DotProductAttention, RmsNorm, Shared, named};
 use crate::nn::{Builder, Linear};
 use crate::options::{Options, Recompute};
 use crate::torch::reentrant::reentrant_checkpoint;
@@ -24,8 +26,10 @@ use crate::torch::{Dtype, Layout, ModuleId, Tensor, ops};
 use embedding::VocabParallelEmbedding;
 use head::ColumnParallelHead;
 use layer::TransformerLayer;
+pub(crate) use mla::Latent;
 pub(crate) use moe::Experts;
 use peakledger_core::Category;
+pub(crate) use router::Score;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -36,6 +40,8 @@ pub(crate) struct Gpt {
     pub(crate) qkv_bias: bool,
     /// Whether queries and keys are normed, head by head (`--qk-layernorm`).
     pub(crate) qk_norm: bool,
+    /// The widths of latent attention, where that is what layers have (`--multi-latent-attention`).
+    pub(crate) latent: Option<Latent>,
     /// The width inside an MLP (`--ffn-hidden-size`).
     pub(crate) ffn_hidden_size: u64,
     /// The experts of layers that have them in its place.
@@ -58,7 +64,8 @@ pub(crate) struct GptModel {
     first_layer: u32,
     final_layernorm: Option<RmsNorm>,
     output_layer: Option<ColumnParallelHead>,
-    rotary: Rotary,
+    /// Latent attention turns by tables of its own.
+    rotary: Option<Rotary>,
     recompute: Recompute,
     fused_loss: bool,
 }
@@ -75,7 +82,11 @@ impl GptModel {
         let vocabulary = padded_vocabulary(shape.vocab_size, shared.tp) / u64::from(shared.tp);
         let rows = [vocabulary, shape.hidden_size];
         let embedding = part.embeds.then(|| VocabParallelEmbedding::new(build, root, rows, shared));
-        let rotary = Rotary::new(build, root, shape.head_dim, shared);
+        let is_tied_over_stages = shape.tie_word_embeddings && part.embeds != part.ends;
+        if part.embeds && is_tied_over_stages {
+            build.is_on_two_stages();
+        }
+        let rotary = gpt.latent.is_none().then(|| Rotary::new(build, root, shape.head_dim, shared));
         let decoder = build.module(root, "decoder");
         let list = build.module(decoder, "layers");
         let layers = part.layers().map(|index| {
@@ -87,6 +98,9 @@ impl GptModel {
             part.ends.then(|| RmsNorm::new(build, decoder, "final_layernorm", shape.hidden_size));
         let tied = embedding.as_ref().filter(|_| shape.tie_word_embeddings).map(|it| it.weight.clone());
         let output_layer = part.ends.then(|| ColumnParallelHead::new(build, root, rows, tied, shared));
+        if part.ends && is_tied_over_stages {
+            build.is_on_two_stages();
+        }
         GptModel {
             root,
             decoder,
@@ -104,13 +118,14 @@ impl GptModel {
 
     /// `TransformerBlock._checkpointed_forward`: with `recompute_method="uniform"` so many layers are in a checkpoint, with
     /// `"block"` some layers are one each.
-    fn run_layers(&self, mut hidden_states: Tensor, angles: &Tensor) -> Tensor {
-        let through = |layers: &[Rc<TransformerLayer>], mut hidden_states: Tensor, angles: &Tensor| {
-            for layer in layers {
-                hidden_states = layer.forward(&hidden_states, angles);
-            }
-            hidden_states
-        };
+    fn run_layers(&self, mut hidden_states: Tensor, angles: Option<&Tensor>) -> Tensor {
+        let through =
+            |layers: &[Rc<TransformerLayer>], mut hidden_states: Tensor, angles: Option<&Tensor>| {
+                for layer in layers {
+                    hidden_states = layer.forward(&hidden_states, angles);
+                }
+                hidden_states
+            };
         let together = self.recompute.layers().map_or(1, |layers| layers.get() as usize);
         let torch = self.shared.torch();
         let (left_out, first) = (torch.left_out(), self.first_layer as usize);
@@ -123,16 +138,17 @@ impl GptModel {
             let checkpoints = match self.recompute {
                 Recompute::Full | Recompute::Every(_) => true,
                 Recompute::Layers(some) => some.contains(index),
-                Recompute::None | Recompute::Selective => false,
+                Recompute::None | Recompute::Selective | Recompute::Block(_) => false, // whose layers are named by now
             };
             if !checkpoints {
                 hidden_states = through(layers, hidden_states, angles);
                 continue;
             }
             let layers = layers.to_vec();
-            hidden_states = reentrant_checkpoint(&[&hidden_states, angles], move |inputs| {
-                let [input, angles] = inputs else { unreachable!("as many as were given") };
-                through(&layers, input.clone(), angles)
+            let inputs: Vec<&Tensor> = [&hidden_states].into_iter().chain(angles).collect();
+            hidden_states = reentrant_checkpoint(&inputs, move |inputs| {
+                let [input, angles @ ..] = inputs else { unreachable!("as many as were given") };
+                through(&layers, input.clone(), angles.first())
             });
         }
         torch.enters(Part::Between);
@@ -153,9 +169,9 @@ impl Model for GptModel {
                 None if self.shared.sequence_parallel => batch.input.size(0) * u64::from(self.shared.tp),
                 None => batch.input.size(0),
             };
-            let angles = self.rotary.forward(tokens);
+            let angles = self.rotary.as_ref().map(|rotary| rotary.forward(tokens));
             torch.inside(self.decoder, || {
-                let hidden_states = self.run_layers(decoder_input.clone(), &angles);
+                let hidden_states = self.run_layers(decoder_input.clone(), angles.as_ref());
                 match &self.final_layernorm {
                     Some(norm) => norm.forward(&hidden_states),
                     None => hidden_states,
@@ -175,6 +191,15 @@ impl Model for GptModel {
     fn own_loss(&self, logits: &Tensor, batch: &Batch) -> Option<Tensor> {
         Some(loss::loss(logits, batch, self.fused_loss, &self.shared))
     }
+}
+
+/// `_checkpointed_attention_forward`: the attention itself, computed again in backward.
+fn recompute_core(core: &Rc<DotProductAttention>, qkv: [&Tensor; 3]) -> Tensor {
+    let core = core.clone();
+    reentrant_checkpoint(&qkv, move |inputs| {
+        let [query, key, value] = inputs else { unreachable!("as many as were given") };
+        core.forward([query, key, value])
+    })
 }
 
 /// `RotaryEmbedding` (`core/models/common/embeddings/rotary_pos_embedding.py`): the angles of all positions, made once and kept
@@ -254,7 +279,7 @@ mod tests {
                 offload_layers: None,
                 input_grads: false,
             };
-            let gpt = architecture.blueprint.megatron().unwrap();
+            let gpt = architecture.blueprint.megatron(shape).unwrap();
             let shared = Shared::new(&build.torch, &options, &mesh, 1);
             let _model = GptModel::new(&mut build, (shape, &gpt), run, (&options, &shared));
             let tables = if shape.tie_word_embeddings { 1 } else { 2 };

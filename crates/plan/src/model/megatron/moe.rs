@@ -3,16 +3,18 @@
 //! expert there, and the same way back.
 //!
 //! Routers spread the tokens evenly, so that as many rows come back as went. Tokens are permuted by plain ops
-//! (`moe_permute_fusion` off), routers compute in the type of the model (`moe_router_dtype` unset) and have no auxiliary loss.
+//! (`moe_permute_fusion` off).
 
 use super::mlp::Mlp;
+use super::router::{Score, TopKRouter};
 use crate::config::Shape;
 use crate::nn::Builder;
 use crate::nn::te::{GroupedLinear, Shared, weighted_swiglu};
 use crate::torch::autograd::record;
-use crate::torch::cost::{Collective, product_flops};
+use crate::torch::cost::Collective;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, ops};
 use smallvec::smallvec;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// The experts of a family, to Megatron.
@@ -26,6 +28,8 @@ pub(crate) struct Experts {
     pub(crate) width: u64,
     /// The width of those that every token goes to (`--moe-shared-expert-intermediate-size`).
     pub(crate) shared_width: Option<u64>,
+    /// How the router scores them.
+    pub(crate) score: Score,
     /// Which layers have them.
     pub(crate) layers: Vec<bool>,
 }
@@ -33,14 +37,16 @@ pub(crate) struct Experts {
 /// A router, the experts of this rank, and those that every token goes to.
 pub(super) struct MoeLayer {
     module: ModuleId,
-    router: ModuleId,
-    gate: Tensor,
+    router: TopKRouter,
     linear_fc1: GroupedLinear,
     linear_fc2: GroupedLinear,
     experts: ModuleId,
     shared_experts: Option<Mlp>,
     shared: Rc<Shared>,
     chosen: u64,
+    /// What the layer's dispatcher keeps until it dispatches again (`self.probs`, `self.routing_map`,
+    /// `self.reversed_local_input_permutation_mapping`).
+    dispatched: RefCell<[Option<Tensor>; 3]>,
 }
 
 impl MoeLayer {
@@ -52,8 +58,7 @@ impl MoeLayer {
         shared: &Rc<Shared>,
     ) -> MoeLayer {
         let module = build.module(parent, "mlp");
-        let router = build.module(module, "router");
-        let gate = build.parameter(router, "weight", &[spec.number, shape.hidden_size]);
+        let router = TopKRouter::new(build, module, shape, (spec.number, spec.chosen, spec.score));
         let experts = build.module(module, "experts");
         let (hidden, mine) = (shape.hidden_size, spec.width / u64::from(shared.experts.etp));
         let both = (hidden, mine.saturating_mul(2), spec.width.saturating_mul(hidden).saturating_mul(2));
@@ -66,13 +71,13 @@ impl MoeLayer {
         MoeLayer {
             module,
             router,
-            gate,
             linear_fc1,
             linear_fc2,
             experts,
             shared_experts,
             shared: shared.clone(),
             chosen: spec.chosen,
+            dispatched: RefCell::default(),
         }
     }
 
@@ -83,9 +88,10 @@ impl MoeLayer {
             let [length, batch, hidden] = [0, 1, 2].map(|dim| hidden_states.size(dim));
             let tokens = length.saturating_mul(batch);
             let flat = ops::reshape(hidden_states, &[tokens, hidden]);
-            // the dispatcher's attributes keep these until the next layer runs
-            let (probs, routing_map) = torch.inside(self.router, || self.route(hidden_states));
+            let (probs, routing_map) = self.router.forward(hidden_states);
+            self.keeps([Some(&probs), Some(&routing_map), None]);
             let (rows, weights, indices) = permuted(&flat, &probs, &routing_map, self.chosen);
+            self.keeps([None, None, Some(&indices)]);
             let output = self.experts_of(rows, weights);
             let output = unpermuted(&output, &indices, [tokens, hidden]);
             let output = ops::reshape(&output, &[length, batch, hidden]);
@@ -94,6 +100,15 @@ impl MoeLayer {
                 None => output,
             }
         })
+    }
+
+    /// Attributes of the dispatcher are bound to these.
+    fn keeps(&self, bound: [Option<&Tensor>; 3]) {
+        for (attribute, tensor) in self.dispatched.borrow_mut().iter_mut().zip(bound) {
+            if let Some(tensor) = tensor {
+                *attribute = Some(tensor.clone());
+            }
+        }
     }
 
     /// To the ranks of the experts, through them, and back.
@@ -120,57 +135,6 @@ impl MoeLayer {
         }
         exchanged(&output, shared)
     }
-
-    /// `TopKRouter`: of each token the weights of its experts and which they are, spread out over all experts.
-    fn route(&self, hidden_states: &Tensor) -> (Tensor, Tensor) {
-        let logits = gating(hidden_states, &self.gate);
-        let tokens = logits.layout().numel() / logits.size(-1).max(1);
-        let logits = ops::reshape(&logits, &[tokens, self.gate.size(0)]);
-        let (scores, places) = ops::topk(&logits, self.chosen);
-        let probs = ops::to(ops::softmax(&ops::to(&scores, Dtype::F32)), logits.dtype());
-        let torch = logits.torch();
-        let spread = |op, dtype| {
-            torch.launch(op);
-            torch.empty(logits.layout().packed(), dtype)
-        };
-        let zeros = spread("zeros_like", logits.dtype());
-        let saved = places.save();
-        let layout = probs.layout().packed();
-        let routing_probs = record(spread("scatter.src", logits.dtype()), &[&probs], move |grad| {
-            let _places = saved.unpack();
-            grad.torch().launch("gather");
-            smallvec![Some(grad.torch().empty(layout.clone(), grad.dtype()))]
-        });
-        drop(zeros);
-        let zeros = spread("zeros_like", logits.dtype());
-        let numbers = spread("_to_copy", Dtype::Int32);
-        drop(zeros);
-        let ones = spread("scatter.value", Dtype::Int32);
-        drop(numbers);
-        let routing_map = spread("_to_copy", Dtype::Bool);
-        drop(ones);
-        (routing_probs, routing_map)
-    }
-}
-
-/// `RouterGatingLinearFunction` (`moe_utils.py`). Saves its input.
-fn gating(x: &Tensor, weight: &Tensor) -> Tensor {
-    let product = |op, first: &Tensor, sizes: &[u64], inner: u64| {
-        let torch = first.torch();
-        torch.launch(op);
-        let layout = Layout::contiguous(sizes);
-        torch.multiplies(product_flops(layout.numel(), inner), first.dtype());
-        torch.reads(&[first]);
-        torch.empty(layout, first.dtype())
-    };
-    let logits = product("general_gemm", x, &[x.size(0), x.size(1), weight.size(0)], weight.size(1));
-    let (saved, weight) = (x.save(), weight.clone());
-    record(logits, &[x, &weight.clone()], move |grad| {
-        let x = saved.unpack();
-        let rows = grad.layout().numel() / grad.size(-1).max(1);
-        let for_x = product("general_gemm", grad, x.sizes(), weight.size(0));
-        smallvec![Some(for_x), Some(product("general_gemm", grad, weight.sizes(), rows))]
-    })
 }
 
 /// `permute`: rows expert by expert, their weights, and where they came from.
@@ -185,14 +149,17 @@ fn permuted(tokens: &Tensor, probs: &Tensor, map: &Tensor, chosen: u64) -> (Tens
     let positions = make("arange", &[tokens.size(0)], Dtype::Int64);
     let indices = make("masked_select", &[rows], Dtype::Int64);
     drop(positions);
-    let (mask, sizes) = (turned.save(), probs.layout().packed());
     let turned_probs = make("clone", &[map.size(1), map.size(0)], probs.dtype());
-    let weights = record(make("masked_select", &[rows], probs.dtype()), &[probs], move |grad| {
-        let _mask = mask.unpack();
-        grad.torch().launch("masked_scatter");
-        smallvec![Some(grad.torch().empty(sizes.clone(), grad.dtype()))]
-    });
+    let (saved, sizes) = ([turned.save(), turned_probs.save()], probs.layout().packed());
     drop(turned_probs);
+    let weights = record(make("masked_select", &[rows], probs.dtype()), &[probs], move |grad| {
+        let [_mask, _turned_probs] = saved.each_ref().map(|saved| saved.unpack());
+        let torch = grad.torch();
+        torch.launch("zeros_like");
+        let for_probs = torch.empty(sizes.clone(), grad.dtype());
+        torch.launch("masked_scatter_");
+        smallvec![Some(for_probs)]
+    });
     let (saved, sizes) = (indices.save(), tokens.layout().packed());
     let picked = make("index_select", &[rows, tokens.size(1)], tokens.dtype());
     torch.reads(&[tokens]);

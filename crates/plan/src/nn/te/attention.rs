@@ -1,11 +1,11 @@
 //! `DotProductAttention` by cuDNN's fused kernels (`FusedAttnFunc` in `attention/dot_product_attention/backends.py`), which
 //! Transformer Engine takes before flash attention from Hopper on (`get_attention_backend`, `utils.py`). Saves queries, keys,
-//! values, output, a log-sum for each row and the state of the random generator.
+//! values, output, a log-sum for each row and the state of the random generator. Values may be narrower than keys, as latent
+//! attention has them: flash attention 2 is out then, the fused kernels take them where all three are tensors of their own.
 
 use super::{Shared, a2a, p2p};
 use crate::parallel::CpComm;
 use crate::torch::autograd::{record, recorded};
-use crate::torch::cost::product_flops;
 use crate::torch::{Dtype, Layout, Tensor, ops};
 use std::rc::Rc;
 
@@ -38,7 +38,7 @@ impl DotProductAttention {
 pub(super) fn kernel([q, k, v]: [&Tensor; 3]) -> [Tensor; 3] {
     let torch = q.torch();
     torch.launch("fused_attn_fwd");
-    torch.multiplies(2 * scores_flops(q, k), q.dtype());
+    torch.multiplies(ops::attention_flops([1, 1], [q, k, v], 0), q.dtype());
     torch.reads(&[q, k, v]);
     let [length, batch, heads] = [0, 1, 2].map(|dim| q.size(dim));
     let attended = torch.empty(Layout::contiguous(&[length, batch, heads, v.size(3)]), q.dtype());
@@ -51,7 +51,7 @@ pub(super) fn kernel([q, k, v]: [&Tensor; 3]) -> [Tensor; 3] {
 pub(super) fn kernel_backward([q, k, v]: [&Tensor; 3], attended: &Tensor, grad: &Tensor) -> [Tensor; 3] {
     let torch = grad.torch();
     torch.launch("fused_attn_bwd");
-    torch.multiplies(5 * scores_flops(q, k), grad.dtype());
+    torch.multiplies(ops::attention_flops([3, 2], [q, k, v], 0), grad.dtype());
     torch.reads(&[grad, q, k, v, attended]);
     [q, k, v].map(|t| torch.empty(t.layout().packed(), grad.dtype()))
 }
@@ -69,9 +69,4 @@ fn fused(qkv: [&Tensor; 3]) -> Tensor {
         let grads = kernel_backward(qkv.each_ref(), &attended, &ops::contiguous(grad));
         grads.into_iter().map(Some).collect()
     })
-}
-
-/// The FLOPs of one product of all queries with all keys, whatever the mask leaves out.
-fn scores_flops(q: &Tensor, k: &Tensor) -> u128 {
-    product_flops(q.layout().numel(), k.size(0))
 }

@@ -49,6 +49,7 @@ impl LayerNormLinear {
 
     fn run(&self, x: &Tensor) -> Tensor {
         let (shared, weight, norm) = (self.shared.clone(), self.weight.clone(), self.norm.clone());
+        let x = &ops::contiguous(x); // `prepare_forward`
         let (ln_out, rsigma) = normed(x, &norm);
         let gathers = shared.sequence_parallel;
         let total = if gathers { shared.all_gather(&ln_out) } else { ln_out.clone() };

@@ -1,4 +1,4 @@
-//! `Linear` (`module/linear.py`), column parallel or row parallel. Saves its input. A column parallel one gathers an input that is
+//! `Linear` (`module/linear.py`), column parallel, row parallel or whole on every rank. Saves its input. A column parallel one gathers an input that is
 //! split by sequence for the product and again in backward, a row parallel one scatters its output and gathers the gradient.
 
 use super::{Shared, with_last};
@@ -16,6 +16,9 @@ pub(crate) enum Mode {
     Column,
     /// By inputs.
     Row,
+    /// Not: every rank has all of it, and its own part of the sequence (`parallel_mode="duplicated"` of Megatron's
+    /// `TELinear`).
+    Duplicated,
 }
 
 /// `y = x @ weight.T + bias`.
@@ -42,6 +45,7 @@ impl Linear {
         let sizes = match mode {
             Mode::Column => [outputs / tp, inputs],
             Mode::Row => [outputs, inputs / tp],
+            Mode::Duplicated => [outputs, inputs],
         };
         let weight = build.parameter(module, "weight", &sizes);
         build.is_part_of(outputs.saturating_mul(inputs));
@@ -71,7 +75,7 @@ impl Linear {
                 shared.all_reduce(&product);
                 product.clone()
             }
-            Mode::Column => product.clone(),
+            Mode::Column | Mode::Duplicated => product.clone(),
         };
         drop(product);
         let inputs: Vec<&Tensor> = [&x, &self.weight].into_iter().chain(&self.bias).collect();
@@ -92,7 +96,7 @@ impl Linear {
                     shared.all_reduce(&product);
                     product.clone()
                 }
-                Mode::Row => product.clone(),
+                Mode::Row | Mode::Duplicated => product.clone(),
             };
             shared.add_weight_gradient(&weight, &total, &grad);
             let for_bias = bias.as_ref().map(|bias| shared.bias_gradient(bias));

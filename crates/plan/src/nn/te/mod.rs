@@ -12,6 +12,7 @@ mod cross_entropy;
 mod grouped_linear;
 mod layernorm_linear;
 mod linear;
+mod mla_rope;
 mod p2p;
 mod rms_norm;
 mod rope;
@@ -22,6 +23,7 @@ pub(crate) use cross_entropy::parallel_cross_entropy;
 pub(crate) use grouped_linear::GroupedLinear;
 pub(crate) use layernorm_linear::LayerNormLinear;
 pub(crate) use linear::{Linear, Mode};
+pub(crate) use mla_rope::{rope_for_kv, rope_for_q};
 pub(crate) use rms_norm::RmsNorm;
 pub(crate) use rope::fused_rope;
 pub(crate) use swiglu::{swiglu, weighted_swiglu};
@@ -34,7 +36,7 @@ use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::{Category, Detail};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 const DUMMIES: &str = "dummy weight gradients";
@@ -42,6 +44,7 @@ const WORKSPACE: &str = "Transformer Engine's cuBLAS workspace";
 const GATHERED: &str = "Megatron's buffer for gathered activations";
 const ALL_TO_ALL: &str = "all-to-all of attention";
 const AROUND: &str = "keys and values on their way around";
+pub(crate) const COALESCED: &str = "gradients summed over tensor parallel ranks";
 const PARAMETERS: &str = "param_data";
 pub(crate) const ANGLES: &str = "rotary angles";
 
@@ -76,9 +79,13 @@ pub(crate) fn rule(name: &str) -> Option<(&'static str, &'static str)> {
             "all parameters side by side, of which each data parallel rank steps a part",
             "megatron/core/distributed/param_and_grad_buffer.py",
         ),
+        COALESCED => (
+            "those of what every tensor parallel rank has whole, side by side",
+            "megatron/core/distributed/finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads",
+        ),
         ANGLES => (
-            "made in the first forward and kept",
-            "megatron/core/models/common/embeddings/rotary_pos_embedding.py",
+            "made in the first forward and kept; latent attention has its own in each layer",
+            "megatron/core/models/common/embeddings/rotary_pos_embedding.py, yarn_rotary_pos_embedding.py",
         ),
         _ => return None,
     })
@@ -113,6 +120,7 @@ pub(crate) struct Shared {
     grouped_workspaces: RefCell<Vec<Tensor>>,
     gathered: RefCell<Option<Tensor>>,
     dummies: RefCell<BTreeMap<(u64, u64), Tensor>>,
+    angles: RefCell<VecDeque<Tensor>>,
 }
 
 impl Shared {
@@ -132,11 +140,21 @@ impl Shared {
             grouped_workspaces: RefCell::new(Vec::new()),
             gathered: RefCell::new(None),
             dummies: RefCell::new(BTreeMap::new()),
+            angles: RefCell::default(),
         })
     }
 
     pub(crate) fn torch(&self) -> &Rc<Torch> {
         &self.torch
+    }
+
+    /// The `lru_cache(maxsize=32)` on `YarnRotaryEmbedding.forward`, which the embeddings of all layers share.
+    pub(crate) fn keep_angles(&self, angles: Tensor) {
+        let mut kept = self.angles.borrow_mut();
+        if kept.len() == 32 {
+            kept.pop_front();
+        }
+        kept.push_back(angles);
     }
 
     /// Experts of a layer on this rank.

@@ -20,13 +20,13 @@ fn planned(options: &Options, arch: &Architecture) -> Result<(), Problem> {
     let refuse = |option: &str, cause: String, mend: &str| {
         Err(Problem::in_option(option, cause).mend(mend.to_owned()))
     };
-    if arch.blueprint.megatron().is_none() {
+    if arch.blueprint.megatron(&arch.shape).is_none() {
         let family = arch.family.model_type;
         let cause = format!("this {family} has no Megatron modules here");
         return refuse(
             "--stack",
             cause,
-            "llama, mistral, qwen2, qwen3, mixtral and qwen3_moe with SwiGLU have, without biases on the output; leave it out",
+            "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe and deepseek_v3 with SwiGLU have, without biases on the output; leave it out",
         );
     }
     if arch.shape.window.is_some() {
@@ -112,6 +112,10 @@ fn divides(options: &Options, arch: &Architecture, seq_len: u64, mesh: &Mesh) ->
     if cp > 1 {
         sizes.push(("--cp", "tokens", seq_len, format!("2 × cp {cp}"), cp * 2));
         if options.parallel.cp_comm == CpComm::AllToAll {
+            if shape.v_head_dim.is_some() {
+                let cause = "Transformer Engine's all-to-all takes keys and values of one width".to_owned();
+                return Err(Problem::in_option("--cp-comm-type", cause).mend("use p2p, or leave it out"));
+            }
             let of = format!("tp {tp} × cp {cp}");
             sizes.push(("--cp", "key and value heads", shape.num_key_value_heads, of, tp * cp));
         }
