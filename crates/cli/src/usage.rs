@@ -15,7 +15,7 @@ pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dt
      `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte)";
 
 /// How `--recompute` is written.
-const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`), `layers:SET` (as in `layers:0-11+20`), `selective`";
+const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`), `layers:SET` (as in `layers:0-11+20`), `block:N` (the first N of each stage), `selective`";
 
 /// How `--offload` is written.
 const OFFLOAD: &str =
@@ -347,7 +347,7 @@ pub(crate) fn imbalance(text: &str) -> Result<f64, Problem> {
     })
 }
 
-/// What is computed again: none, full, every:N, or selective.
+/// What is computed again: none, full, every:N, layers:SET, block:N, or selective.
 pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
     let wrong = |cause: String| Problem::anywhere(cause).mend(RECOMPUTE);
     match text.split_once(':') {
@@ -357,6 +357,10 @@ pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
         None if text == "selective" => Ok(Recompute::Selective),
         Some(("every", layers)) => match layers.parse() {
             Ok(layers) => Ok(Recompute::Every(layers)),
+            Err(_) => Err(wrong(format!("{} is no number of layers", quoted(layers)))),
+        },
+        Some(("block", layers)) => match layers.parse() {
+            Ok(layers) => Ok(Recompute::Block(layers)),
             Err(_) => Err(wrong(format!("{} is no number of layers", quoted(layers)))),
         },
         _ => Err(wrong(format!("{} is none of its values", quoted(text)))),

@@ -347,6 +347,11 @@ impl Plan {
                     "every:{layers}: a checkpoint for {layers} decoder layers in a row (use_reentrant=False)"
                 )
             }
+            Recompute::Block(layers) => {
+                format!(
+                    "block:{layers}: each of the first {layers} decoder layers of a pipeline stage is a checkpoint (use_reentrant=False)"
+                )
+            }
             Recompute::Layers(layers) => {
                 format!("layers:{layers}: each of these decoder layers is a checkpoint (use_reentrant=False)")
             }

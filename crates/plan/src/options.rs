@@ -2,6 +2,7 @@
 
 use crate::Layers;
 use crate::config::Shape;
+use crate::parallel::stage::Part;
 use crate::parallel::{CpComm, Mesh, Parallel, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
@@ -267,6 +268,10 @@ impl Options {
 
     /// Checks that the layers that are named are there, counted over the whole model.
     fn check_layers(&self, layers: u32) -> Result<(), Problem> {
+        if matches!(self.recompute, Recompute::Block(_)) && layers > Layers::MOST {
+            let cause = format!("of {layers} layers {} can be named", Layers::MOST);
+            return Err(Problem::in_option("--recompute", cause).mend("use full, or every:N"));
+        }
         let recomputed = match self.recompute {
             Recompute::Layers(set) => Some(("--recompute", set)),
             _ => None,
@@ -509,6 +514,9 @@ pub enum Recompute {
     Every(NonZeroU32),
     /// Each of these decoder layers is a checkpoint.
     Layers(Layers),
+    /// Each of the first so many decoder layers of a pipeline stage, or of a part of it, is a checkpoint, the rest is not
+    /// (`--recompute-method block` of Megatron-LM).
+    Block(NonZeroU32),
     /// Every decoder layer is a checkpoint that keeps the products of linear modules and what fused attention puts out.
     Selective,
 }
@@ -518,9 +526,18 @@ impl Recompute {
     pub(crate) fn layers(self) -> Option<NonZeroU32> {
         match self {
             Recompute::None => None,
-            Recompute::Full | Recompute::Selective | Recompute::Layers(_) => Some(NonZeroU32::MIN),
+            Recompute::Full | Recompute::Selective | Recompute::Layers(_) | Recompute::Block(_) => {
+                Some(NonZeroU32::MIN)
+            }
             Recompute::Every(layers) => Some(layers),
         }
+    }
+
+    /// The same with the layers of these parts named, where they are told by their place in them.
+    pub(crate) fn within(self, parts: &[Part]) -> Recompute {
+        let Recompute::Block(first) = self else { return self };
+        let of_part = |part: &Part| part.layers().take(first.get() as usize);
+        Recompute::Layers(parts.iter().flat_map(of_part).collect())
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::nn::Parameter;
 use crate::optim::{GradScaler, Optimizer, by_mesh, clip_grad_norm, shared_out};
 use crate::options::{OptimizerImpl, OptimizerKind, Options};
-use crate::parallel::megatron::Buffer;
+use crate::parallel::megatron::{finalize_model_grads, gather_parameters, groups};
 use crate::parallel::{Sharding, Stack};
 use crate::torch::offload::host_gradient;
 use crate::torch::tape::Role;
@@ -89,27 +89,12 @@ impl<'a> Update<'a> {
     /// Megatron's distributed optimizer: parameters and gradients side by side in buffers, of which this rank steps a part
     /// (`DistributedOptimizer`, `megatron/core/optimizer/distrib_optimizer.py`).
     fn distributed(torch: &Rc<Torch>, options: &'a Options, trained: Vec<Parameter>) -> Update<'a> {
-        let Ok(mesh) = options.mesh() else { unreachable!("a world that was checked") };
-        let place = mesh.place(options.parallel.rank);
-        let within_stage = options.parallel.rank % (mesh.world / mesh.pp);
-        // those of experts lie apart, and other ranks share them out; each part of a stage has buffers of its own
-        let parts_here = trained.last().map_or(0, |parameter| parameter.part_of_stage + 1);
-        let groups = (0..parts_here).flat_map(|part| {
-            [
-                ((part, false), mesh.dp * mesh.cp, place.cp + mesh.cp * place.dp),
-                ((part, true), mesh.edp, within_stage / (mesh.etp * mesh.ep)),
-            ]
-        });
         let dtype = trained.first().map_or(Dtype::Bf16, |parameter| parameter.tensor.dtype());
         let mut buffers = Vec::new();
         let mut parts = vec![0; trained.len()];
-        for (which, ranks, rank) in groups {
-            let members = || trained.iter().zip(0..).filter(|(p, _)| (p.part_of_stage, p.of_expert) == which);
-            let sizes: Vec<u64> = members().map(|(p, _)| p.tensor.layout().numel()).collect();
-            let buffer = Buffer::new(&sizes, Some(ranks));
-            if sizes.is_empty() {
-                continue;
-            }
+        for group in groups(options, &trained) {
+            let members = || trained.iter().zip(0..).filter(|(parameter, _)| group.has(parameter));
+            let buffer = group.buffer(options, &trained);
             let make = |kind, name, dtype| {
                 let layout = Layout::contiguous(&[buffer.numel]);
                 torch.place(layout, dtype, (kind, None), ModuleId(0), Role::Named { name })
@@ -120,7 +105,7 @@ impl<'a> Update<'a> {
                 torch.launch("copy_");
                 members().for_each(|(parameter, _)| parameter.tensor.moves_into_a_buffer());
             });
-            for ((_, index), part) in members().zip(buffer.part_of(rank)) {
+            for ((_, index), part) in members().zip(buffer.part_of(group.rank)) {
                 if let Some(slot) = parts.get_mut(index) {
                     *slot = part;
                 }
@@ -155,6 +140,10 @@ impl<'a> Update<'a> {
         scaler: Option<&GradScaler>,
         optimizers: &mut Vec<Optimizer>,
     ) {
+        let is_megatron = self.options.stack == Stack::Megatron;
+        if is_megatron {
+            finalize_model_grads(&self.torch, self.options, &self.trained);
+        }
         let shared_out = |parameters: Vec<Parameter>| shared_out(self.options.optimizer, parameters);
         let unscale = |scaler: &GradScaler| -> Vec<Tensor> {
             shared_out(self.trained.clone())
@@ -183,6 +172,9 @@ impl<'a> Update<'a> {
         }
         if with_masters {
             self.torch.launch("copy_");
+        }
+        if is_megatron {
+            gather_parameters(&self.torch, self.options, &self.trained);
         }
         self.torch.fetches_from_host(self.bytes_on_host());
     }

@@ -124,6 +124,9 @@ fn run_so(
     let stage = options.mesh()?.place(parallel.rank).pp;
     let parts = parts(parallel, arch.shape.num_hidden_layers, stage)?;
     let parallel_parts = parts.len();
+    let recompute = options.recompute.within(&parts);
+    let named = (recompute != options.recompute).then(|| Options { recompute, ..options.clone() });
+    let options = named.as_ref().unwrap_or(options);
     let layers = parts.iter().map(|part| u64::from(part.end - part.first)).sum::<u64>();
     let blocks = layers * u64::from(micro_batches);
     let ops = usize::try_from(blocks.saturating_mul(192)).unwrap_or(0).min(1 << 20);
@@ -313,7 +316,7 @@ fn gpt(
     arch: &Architecture,
     options: &Options,
 ) -> Result<Option<(Gpt, Rc<Shared>)>, Problem> {
-    let gpt = (options.stack == Stack::Megatron).then(|| arch.blueprint.megatron()).flatten();
+    let gpt = (options.stack == Stack::Megatron).then(|| arch.blueprint.megatron(&arch.shape)).flatten();
     let Some(gpt) = gpt else { return Ok(None) };
     let experts = gpt.experts.as_ref().map_or(1, |experts| experts.number);
     let shared = Shared::new(torch, options, &options.mesh()?, experts);

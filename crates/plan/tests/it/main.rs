@@ -7,6 +7,8 @@ mod experts;
 mod flops;
 mod measured;
 mod megatron;
+mod megatron_mla;
+mod megatron_sent;
 mod mesh_2d;
 mod offload;
 mod ops;

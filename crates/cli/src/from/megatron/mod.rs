@@ -270,12 +270,12 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
         if reading.has("recompute-granularity") { "recompute-granularity" } else { "recompute-activations" };
     match (granularity, method, layers) {
         (None, ..) => {}
-        (Some("full"), Some("block"), _) => {
-            reading.ask(
-                "--recompute",
-                "recompute-method",
-                "checkpoints of the first layers of a stage alone are not planned",
-            );
+        (Some("full"), Some("block"), Some(layers)) => {
+            reading.set("--recompute", format!("block:{layers}"), "recompute-num-layers");
+        }
+        (Some("full"), Some("block"), None) => {
+            let cause = "how many layers of a stage are checkpoints, `--recompute-num-layers`, is left out";
+            reading.ask("--recompute", "recompute-method", cause);
         }
         (Some("full"), _, None | Some(1)) => reading.set("--recompute", "full", key),
         (Some("full"), _, Some(layers)) => {

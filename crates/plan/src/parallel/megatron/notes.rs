@@ -108,7 +108,12 @@ fn recompute(plan: &Plan) -> String {
         Recompute::None => "none: activations are kept for backward".to_owned(),
         Recompute::Full => format!("full, uniform: every layer is {checkpoint}"),
         Recompute::Every(layers) => format!("full, uniform: {layers} layers in a row are {checkpoint}"),
-        Recompute::Layers(layers) => format!("full, block: of {} layers each is {checkpoint}", layers.len()),
+        Recompute::Block(layers) => {
+            format!(
+                "full, block: each of the first {layers} layers of a stage, or of a part of it, is {checkpoint}"
+            )
+        }
+        Recompute::Layers(layers) => format!("full: of {} layers each is {checkpoint}", layers.len()),
         Recompute::Selective => format!("selective, core_attn: the attention itself is {checkpoint}"),
     }
 }
