@@ -39,7 +39,7 @@ class StepOptions(TypedDict, total=False):
     expert_imbalance: float
     """The load of the busiest expert over the mean (1)."""
     recompute: str
-    """``none``, ``full``, ``every:N``, ``layers:0-11+20`` or ``selective`` (``none``)."""
+    """``none``, ``full``, ``every:N``, ``layers:0-11+20``, ``block:N`` or ``selective`` (``none``)."""
     gradient_checkpointing: bool
     """The same as ``recompute="full"``."""
     offload: str | Sequence[str]

@@ -59,7 +59,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = usage::imbalance)]
     expert_imbalance: Option<f64>,
     /// What is computed again in backward instead of kept: none, full, every:N for a checkpoint per N layers, layers:SET for
-    /// a checkpoint each for some layers (layers:0-11+20), or selective for all but the products of linear modules and fused attention [default: none]
+    /// a checkpoint each for some layers (layers:0-11+20) or for the first N of each stage (block:N), or selective for all but the products of linear modules and fused attention [default: none]
     #[arg(long, value_name = "KIND", value_parser = usage::recompute)]
     recompute: Option<Recompute>,
     /// The same as --recompute full

@@ -277,6 +277,7 @@ fn part_name(part: &'static str) -> &'static str {
         | "post_attention_layernorm"
         | "pre_feedforward_layernorm"
         | "post_feedforward_layernorm"
+        | "pre_mlp_layernorm"
         | "ln_1"
         | "ln_2" => "norms",
         "embed_tokens" | "embed_in" | "wte" => "embedding",

@@ -299,7 +299,7 @@ fn what_the_modules_do_not_read_is_noted() {
         (json!({"num_local_experts": 8}), "`num_local_experts`"),
         (
             json!({"num_nextn_predict_layers": 1}),
-            "`num_nextn_predict_layers`: layers that predict further tokens",
+            "`num_nextn_predict_layers`: layers that predict further tokens, which transformers does not build, and Megatron with `--mtp-num-layers` alone",
         ),
         (json!({"num_experts": 64, "vision_config": {"depth": 2}}), "`num_experts`, `vision_config`"),
         (json!({"architectures": ["MixtralForCausalLM"]}), "`MixtralForCausalLM` of `architectures`"),

@@ -106,8 +106,9 @@ impl<'a> Reader<'a> {
         let around =
             self.within.iter().map(|(_, of)| format!("what {} has beside its text model", quoted(of)));
         let further = field(&"num_nextn_predict_layers").filter(|value| value.as_u64() != Some(0));
-        let further =
-            further.map(|_| "`num_nextn_predict_layers`: layers that predict further tokens".to_owned());
+        let predicting = "`num_nextn_predict_layers`: layers that predict further tokens, which transformers does not build, and \
+                          Megatron with `--mtp-num-layers` alone";
+        let further = further.map(|_| predicting.to_owned());
         let towers = ["vision_config", "audio_config", "text_config"];
         let towers = towers.iter().filter(|key| field(key).is_some());
         let fields = experts.chain(towers).map(|key| format!("`{key}`"));

@@ -1,5 +1,6 @@
 //! Arguments of Megatron-LM (`megatron/training/arguments.py`), as a list or in the script that launches it.
 
+mod latent;
 mod model;
 mod script;
 
@@ -147,6 +148,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         ("overlap-param-gather-with-optimizer-step", "parameters that are gathered during the update"),
         ("defer-embedding-wgrad-compute", "the head's weight gradients, put off to the end of the pipeline"),
         ("overlap-moe-expert-parallel-comm", "two micro-batches at once"),
+        ("mtp-num-layers", "layers that predict the tokens after the next (MTP)"),
         ("delay-wgrad-compute", "weight gradients that are put off"),
         ("moe-expert-capacity-factor", "experts that drop tokens"),
         ("moe-pad-expert-input-to-capacity", "experts that are padded"),
@@ -165,6 +167,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "moe-router-fusion",
     ]);
     reading.pass(PASSES);
+    reading.pass(latent::PASSES);
     Ok(())
 }
 

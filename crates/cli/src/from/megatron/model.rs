@@ -2,6 +2,7 @@
 
 use super::super::found::ModelAsked;
 use super::super::reading::Reading;
+use super::latent;
 use peakledger_input::{Problem, Source, quoted};
 use serde_json::{Map, Value, json};
 
@@ -15,7 +16,6 @@ const FOREIGN: &[&str] = &[
     "apply-residual-connection-post-layernorm",
     "window-size",
     "softmax-type",
-    "mtp-num-layers",
     "moe-shared-expert-intermediate-size",
     "moe-layer-freq",
     "no-position-embedding",
@@ -50,12 +50,18 @@ struct Network<'a> {
     qkv_bias: bool,
     qk_norm: bool,
     experts: Option<u64>,
+    /// Whether attention is over latents.
+    latent: bool,
 }
 
 impl Network<'_> {
     /// The family of transformers that is built so.
     fn family(&self) -> Option<&'static str> {
         let is_llama_like = self.swiglu && self.rms_norm && self.positions == "rope" && !self.bias;
+        if self.latent {
+            let is_built_so = is_llama_like && self.qk_norm && !self.qkv_bias && self.experts.is_some();
+            return is_built_so.then_some("deepseek_v3");
+        }
         match (is_llama_like, self.qk_norm, self.qkv_bias, self.experts.is_some()) {
             (true, false, false, false) => Some("llama"),
             (true, false, true, false) => Some("qwen2"),
@@ -88,6 +94,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         qkv_bias: reading.is("add-qkv-bias")?,
         qk_norm: reading.is("qk-layernorm")?,
         experts: reading.number("num-experts")?.filter(|experts| *experts > 1),
+        latent: reading.is("multi-latent-attention")?,
     };
     let tied = !reading.is("untie-embeddings-and-output-weights")?;
     let hidden_dropout = reading.amount("hidden-dropout")?.unwrap_or(0.1);
@@ -97,7 +104,9 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.pass(SHAPES);
         return Ok(());
     }
-    let foreign: Vec<&str> = FOREIGN.iter().copied().filter(|key| reading.has(key)).collect();
+    let is_read = |key: &&str| network.latent && latent::READ.contains(key);
+    let foreign: Vec<&str> =
+        FOREIGN.iter().copied().filter(|key| reading.has(key) && !is_read(key)).collect();
     for key in &foreign {
         reading.value(key);
     }
@@ -110,11 +119,14 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         (_, _, None) => "the size of the vocabulary, `--vocab-size`, is not among the arguments".to_owned(),
         (Some(family), None, Some(vocabulary)) => {
-            let config =
-                config(reading, &network, family, vocabulary, tied, attention_dropout, hidden_dropout)?;
-            let source = Source::from_text(reading.file(), format!("{:#}", Value::Object(config)));
-            reading.found.model = Some((ModelAsked::Config(source), origin));
-            return Ok(());
+            match config(reading, &network, family, vocabulary, tied, attention_dropout, hidden_dropout)? {
+                Ok(config) => {
+                    let source = Source::from_text(reading.file(), format!("{:#}", Value::Object(config)));
+                    reading.found.model = Some((ModelAsked::Config(source), origin));
+                    return Ok(());
+                }
+                Err(cause) => cause,
+            }
         }
     };
     reading.pass(SHAPES);
@@ -123,11 +135,17 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
 }
 
 fn described(network: &Network<'_>) -> String {
-    let Network { swiglu, rms_norm, positions, bias, .. } = network;
+    let Network { swiglu, rms_norm, positions, bias, latent, qk_norm, experts, .. } = network;
     let activation = if *swiglu { "SwiGLU" } else { "GELU" };
     let norm = if *rms_norm { "RMSNorm" } else { "LayerNorm" };
     let bias = if *bias { "biases" } else { "no biases" };
-    format!("{activation}, {norm}, {} positions, {bias}", quoted(positions))
+    let latent = match (latent, qk_norm, experts) {
+        (false, ..) => "",
+        (true, false, _) => ", latents that are not normed",
+        (true, true, None) => ", latents without experts",
+        (true, true, Some(_)) => ", latents",
+    };
+    format!("{activation}, {norm}, {} positions, {bias}{latent}", quoted(positions))
 }
 
 /// Rows of the embedding: a multiple of what it is padded to and of the tensor parallel ranks
@@ -152,7 +170,7 @@ fn config(
     tied: bool,
     attention_dropout: f64,
     hidden_dropout: f64,
-) -> Result<Map<String, Value>, Problem> {
+) -> Result<Result<Map<String, Value>, String>, Problem> {
     let hidden = reading.number("hidden-size")?.unwrap_or(0);
     let heads = reading.number("num-attention-heads")?.unwrap_or(0);
     let layers = reading.number("num-layers")?.unwrap_or(0);
@@ -191,7 +209,7 @@ fn config(
         put("intermediate_size", json!(inner));
         put("hidden_act", json!("silu"));
         put("attention_dropout", json!(attention_dropout));
-        if let Some(width) = reading.number("kv-channels")? {
+        if let Some(width) = reading.number("kv-channels")?.filter(|_| !network.latent) {
             put("head_dim", json!(width));
         }
         if hidden_dropout > 0.0 {
@@ -211,6 +229,14 @@ fn config(
                 put("num_local_experts", json!(experts));
                 put("intermediate_size", json!(of_expert));
             }
+            "deepseek_v3" => {
+                put("n_routed_experts", json!(experts));
+                put("moe_intermediate_size", json!(of_expert));
+                match latent::keys(reading, [layers, of_expert])? {
+                    Ok(keys) => keys.into_iter().for_each(|(key, value)| put(key, value)),
+                    Err(cause) => return Ok(Err(cause)),
+                }
+            }
             _ => {
                 put("num_experts", json!(experts));
                 put("moe_intermediate_size", json!(of_expert));
@@ -218,5 +244,5 @@ fn config(
         }
     }
     reading.pass(SHAPES);
-    Ok(config)
+    Ok(Ok(config))
 }

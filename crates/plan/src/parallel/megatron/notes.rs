@@ -1,5 +1,6 @@
 //! What a plan on Megatron's modules takes for granted, in words.
 
+use crate::model::megatron::Score;
 use crate::options::Recompute;
 use crate::parallel::{CpComm, Mesh, Sharding};
 use crate::plan::Plan;
@@ -27,9 +28,17 @@ pub(crate) fn assumptions(plan: &Plan) -> Vec<(&'static str, String)> {
 fn experts(plan: &Plan) -> String {
     let Ok(mesh) = plan.options.mesh() else { return String::new() };
     let Mesh { ep, etp, edp, .. } = mesh;
+    let score = plan.architecture.blueprint.megatron(&plan.architecture.shape).and_then(|gpt| gpt.experts);
+    let router = match score.map(|experts| experts.score) {
+        Some(Score::Sigmoid { groups: Some([groups, best]) }) => {
+            format!("routers by sigmoid with a bias, over the best {best} of {groups} groups,")
+        }
+        Some(Score::Sigmoid { groups: None }) => "routers by sigmoid with a bias".to_owned(),
+        Some(Score::Softmax) | None => "routers by softmax".to_owned(),
+    };
     format!(
-        "ep {ep} × etp {etp} × edp {edp}: TEGroupedMLP behind the all-to-all dispatcher, the routers spreading the tokens evenly; \
-         tokens permuted by plain ops, no auxiliary loss"
+        "ep {ep} × etp {etp} × edp {edp}: TEGroupedMLP behind the all-to-all dispatcher; {router} in the type of the model spread \
+         the tokens evenly; tokens permuted by plain ops, no auxiliary loss"
     )
 }
 
@@ -42,8 +51,10 @@ pub(crate) const NOT_COUNTED: [&str; 2] = [
 fn model(plan: &Plan) -> String {
     let tied = plan.architecture.shape.tie_word_embeddings;
     let head = if tied { "the head's weight is the embedding's" } else { "a head of its own" };
+    let latent = plan.architecture.shape.v_head_dim.is_some();
+    let predicting = if latent { ", no MTP layers (--mtp-num-layers)" } else { "" };
     format!(
-        "Megatron-Core 0.16 with Transformer Engine 2.11 on torch 2.10, every parameter trained, no dropout; {head}; rows of \
+        "Megatron-Core 0.16 with Transformer Engine 2.11 on torch 2.10, every parameter trained, no dropout{predicting}; {head}; rows of \
          the vocabulary padded to a multiple of 128 × tp"
     )
 }
@@ -60,7 +71,8 @@ fn parallel(plan: &Plan) -> String {
     };
     format!(
         "rank {} of {world}: tp {tp}{sp} × cp {cp}{comm} × dp {dp} × pp {pp}; communication does not overlap with \
-         computation, as without --tp-comm-overlap, --overlap-grad-reduce and --overlap-param-gather",
+         computation, as without --tp-comm-overlap, --overlap-grad-reduce and --overlap-param-gather: gradients are summed \
+         and parameters gathered in the update",
         parallel.rank
     )
 }
@@ -90,7 +102,13 @@ fn precision(plan: &Plan) -> String {
 }
 
 fn attention(plan: &Plan) -> String {
-    let core = "Transformer Engine's fused attention (cuDNN)";
+    let core = match plan.architecture.shape.v_head_dim {
+        Some(_) => {
+            "over latents (MLASelfAttention), positions by the fused kernels of YaRN with tables in each layer; Transformer \
+             Engine's fused attention (cuDNN), which takes values narrower than keys"
+        }
+        None => "Transformer Engine's fused attention (cuDNN)",
+    };
     match plan.options.recompute {
         Recompute::Selective => format!("{core}, computed again in backward"),
         _ => core.to_owned(),
