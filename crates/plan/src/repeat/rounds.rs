@@ -33,7 +33,7 @@ pub(crate) struct Rounds {
 
 impl Rounds {
     /// The fewest micro-batches that have everything in their order that all of them have; nothing where these are all.
-    pub(crate) fn of(options: &Options) -> Option<Rounds> {
+    pub(crate) fn of(options: &Options, has_experts: bool) -> Option<Rounds> {
         let parallel = &options.parallel;
         let stage = options.mesh().ok()?.place(parallel.rank).pp;
         let order = |micro_batches| match parallel.pp {
@@ -45,7 +45,7 @@ impl Rounds {
                 && matches!(parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe)
                 && parallel.virtual_stages == 1;
         // beside the first round, which makes the gradients, and the two that are compared
-        let more = u32::from(parallel.pp > 1 || ends_otherwise(options));
+        let more = u32::from(parallel.pp > 1 || ends_otherwise(options, has_experts));
         let by_names = parallel.pp > 1 && options.stack == Stack::Megatron;
         let warm_up = match parallel.schedule {
             Schedule::OneFOneB if by_names => 2 * (parallel.pp - 1 - stage) + 1,
@@ -166,9 +166,10 @@ fn in_turn(micro_batches: u32) -> Vec<Action> {
 }
 
 /// Whether the last micro-batch is unlike the others: the ranks sum what all of them have added, or the loop still holds what
-/// it put out.
-fn ends_otherwise(options: &Options) -> bool {
-    if options.hold_outputs == HoldOutputs::Step {
+/// it put out, or the dispatchers of Megatron's experts what they sent.
+fn ends_otherwise(options: &Options, has_experts: bool) -> bool {
+    let is_held = has_experts && options.stack == Stack::Megatron;
+    if options.hold_outputs == HoldOutputs::Step || is_held {
         return true;
     }
     let Ok(mesh) = options.mesh() else { return true };
@@ -206,7 +207,7 @@ mod tests {
 
     fn of(parallel: Parallel, micro_batches: u32) -> Option<(u32, u32, u32)> {
         let options = Options { gradient_accumulation_steps: micro_batches, parallel, ..Options::default() };
-        let rounds = Rounds::of(&options)?;
+        let rounds = Rounds::of(&options, false)?;
         Some((rounds.micro_batches, rounds.again(Pass::Forward), rounds.again(Pass::Backward)))
     }
 

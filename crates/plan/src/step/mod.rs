@@ -53,7 +53,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     let attempts =
         [Alike { layers: true, micro_batches: true }, Alike { layers: false, micro_batches: true }];
-    for alike in attempts.into_iter().filter(|alike| !alike.layers || hopes_for_layers(options)) {
+    for alike in attempts.into_iter().filter(|alike| !alike.layers || hopes_for_layers(arch, options)) {
         if let Some(outcome) = run_alike(arch, options, seq_len, alike)? {
             return Ok(outcome);
         }
@@ -81,7 +81,7 @@ pub(crate) fn run_alike(
     seq_len: u64,
     alike: Alike,
 ) -> Result<Option<Outcome>, Problem> {
-    let rounds = if alike.micro_batches { Rounds::of(options) } else { None };
+    let rounds = if alike.micro_batches { Rounds::of(options, arch.shape.num_experts > 0) } else { None };
     let micro_batches = rounds.as_ref().map_or(options.gradient_accumulation_steps, |it| it.micro_batches);
     let way = Way { micro_batches, few_layers: alike.layers, facts: None };
     let Some((outcome, _)) = run_so(arch, options, seq_len, way)? else { return Ok(None) };
@@ -259,9 +259,11 @@ fn run_so(
 }
 
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
-/// layers: DeepSpeed's buckets and the parts of its flat buffer.
-fn hopes_for_layers(options: &Options) -> bool {
-    !sends_in_buckets(options) && !shares_within_passes(options)
+/// layers: DeepSpeed's buckets and the parts of its flat buffer. Nor where Megatron's layers make tables of their own in the
+/// first step, of which a cache keeps some (latent attention).
+fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
+    let has_tables = options.stack == Stack::Megatron && arch.shape.v_head_dim.is_some();
+    !has_tables && !sends_in_buckets(options) && !shares_within_passes(options)
 }
 
 /// The layers that need not be run, if there are such.

@@ -106,7 +106,7 @@ impl MoeLayer {
     fn keeps(&self, bound: [Option<&Tensor>; 3]) {
         for (attribute, tensor) in self.dispatched.borrow_mut().iter_mut().zip(bound) {
             if let Some(tensor) = tensor {
-                *attribute = Some(tensor.clone());
+                *attribute = Some(tensor.detach());
             }
         }
     }

@@ -47,6 +47,8 @@ const AROUND: &str = "keys and values on their way around";
 pub(crate) const COALESCED: &str = "gradients summed over tensor parallel ranks";
 const PARAMETERS: &str = "param_data";
 pub(crate) const ANGLES: &str = "rotary angles";
+/// Layers whose angles Megatron keeps (`lru_cache`).
+const MOST_ANGLES: usize = 32;
 
 /// What has a name of its own, in words, and where that was read.
 pub(crate) fn rule(name: &str) -> Option<(&'static str, &'static str)> {
@@ -148,10 +150,10 @@ impl Shared {
         &self.torch
     }
 
-    /// The `lru_cache(maxsize=32)` on `YarnRotaryEmbedding.forward`, which the embeddings of all layers share.
+    /// The `lru_cache(maxsize=32)` ([`MOST_ANGLES`]) on `YarnRotaryEmbedding.forward`, which the embeddings of all layers share.
     pub(crate) fn keep_angles(&self, angles: Tensor) {
         let mut kept = self.angles.borrow_mut();
-        if kept.len() == 32 {
+        if kept.len() == MOST_ANGLES {
             kept.pop_front();
         }
         kept.push_back(angles);
