@@ -43,7 +43,7 @@ pub(super) fn keys(
     let shared = reading.number("moe-shared-expert-intermediate-size")?.unwrap_or(0);
     match shared.checked_div(of_expert) {
         Some(n) if n > 0 && n.checked_mul(of_expert) == Some(shared) => {
-            keys.push(("n_shared_experts", json!(n)))
+            keys.push(("n_shared_experts", json!(n)));
         }
         _ => {
             return Ok(Err(format!(

@@ -67,7 +67,7 @@ impl TopKRouter {
     }
 
     fn by_sigmoid(&self, logits: &Tensor, bias: &Tensor, groups: Option<[u64; 2]>) -> (Tensor, Tensor) {
-        let mut scores = ops::to(ops::sigmoid(&ops::to(logits, Dtype::F32)), logits.dtype());
+        let mut scores = ops::to(ops::sigmoid(ops::to(logits, Dtype::F32)), logits.dtype());
         let scores_for_routing = ops::add(&scores, bias);
         let (_best, places) = match groups {
             Some(groups) => group_limited_topk(&scores_for_routing, self.chosen, groups),
