@@ -36,6 +36,7 @@ fn checkpoint_of(torch: &Torch, recompute: Recompute, module: ModuleId) -> Optio
         Recompute::None => None,
         Recompute::Full | Recompute::Selective => Some(layer),
         Recompute::Every(together) => Some(layer / together.get()),
+        Recompute::Block(first) => (layer < first.get()).then_some(layer), // of one stage
         Recompute::Layers(layers) => layers.contains(layer).then_some(layer),
     }
 }
