@@ -25,11 +25,14 @@ pub(super) const PASSES: &[&str] = &[
     "beta-slow",
 ];
 
+/// Keys of config.json with their values.
+type Keys = Vec<(&'static str, Value)>;
+
 /// The keys of config.json that these arguments are, for so many layers whose experts are so wide; or why no family is built so.
 pub(super) fn keys(
     reading: &mut Reading<'_>,
     [layers, of_expert]: [u64; 2],
-) -> Result<Result<Vec<(&'static str, Value)>, String>, Problem> {
+) -> Result<Result<Keys, String>, Problem> {
     let mut keys = vec![("q_lora_rank", json!(reading.number("q-lora-rank")?))];
     // the defaults are Megatron's (`_add_mla_args`)
     for (argument, key, usual) in [
