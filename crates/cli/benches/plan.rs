@@ -144,7 +144,7 @@ fn shared_out() -> Vec<(&'static str, Options)> {
         ("fsdp full_shard, recompute", Options { recompute: Recompute::Full, ..full.clone() }),
         ("fsdp shard_grad_op", sharded(&mixed, Sharding::ShardGradOp, 64)),
         ("fsdp hybrid_shard", sharded(&mixed, Sharding::HybridShard, 64)),
-        ("fsdp, 8 micro-batches", Options { gradient_accumulation_steps: 8, ..full.clone() }),
+        ("fsdp, 8 micro-batches", Options { gradient_accumulation_steps: 8, ..full }),
         (
             "tp 8 fsdp",
             Options { parallel: Parallel { sharding: Sharding::FullShard, ..of(8, 8, 1) }, ..mixed.clone() },

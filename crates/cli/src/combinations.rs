@@ -9,6 +9,9 @@ use peakledger_report::{Dimension, Setting};
 /// Combinations beyond this are not tried: each is planned, and what is known of each is kept.
 const MOST: u64 = 200_000;
 
+/// A value as it is shown, and the options that set it.
+pub(crate) type Value = (String, String);
+
 /// An option, or several that go together, with what it may be.
 pub(crate) struct Varied {
     name: String,
@@ -20,7 +23,7 @@ impl Varied {
     ///
     /// # Errors
     /// What is wrong with a value, or that it is there twice.
-    pub(crate) fn of(name: &str, values: Vec<(String, String)>) -> Result<Varied, Problem> {
+    pub(crate) fn of(name: &str, values: Vec<Value>) -> Result<Varied, Problem> {
         let mut varied = Varied { name: name.to_owned(), values: Vec::with_capacity(values.len()) };
         for (value, options) in values {
             if varied.values.iter().any(|(there, _)| there.name == value) {

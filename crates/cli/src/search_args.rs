@@ -1,6 +1,6 @@
 //! What `fit` is asked to search: which values of which options, in every combination.
 
-use crate::combinations::{Combinations, Varied};
+use crate::combinations::{Combinations, Value, Varied};
 use crate::step_args::StepArgs;
 use crate::usage;
 use crate::usual_values::usual_values;
@@ -61,7 +61,7 @@ impl SearchArgs {
         model: &Architecture,
         sequences: u64,
     ) -> Result<Combinations, Problem> {
-        let mut asked: Vec<(&str, Vec<(String, String)>)> = Vec::with_capacity(self.among.len());
+        let mut asked: Vec<(&str, Vec<Value>)> = Vec::with_capacity(self.among.len());
         for text in &self.among {
             let (name, values) = values(text)?;
             if asked.iter().any(|(other, _)| *other == name) {
@@ -87,7 +87,7 @@ impl SearchArgs {
 }
 
 /// `tp=1,2` or `offload=none|activations,optimizer`: the option, and its values with the options that set them.
-fn values(text: &str) -> Result<(&str, Vec<(String, String)>), Problem> {
+fn values(text: &str) -> Result<(&str, Vec<Value>), Problem> {
     let wrong = |cause: String, mend: &str| Err(Problem::in_option("--among", cause).mend(mend));
     let example = "write it as `--among \"tp=1,2,4,8\"`";
     let Some((name, values)) = text.split_once('=') else {

@@ -1,5 +1,6 @@
 //! What a search tries of a step where nothing else is asked for: the values that people choose among before they rent.
 
+use crate::combinations::Value;
 use crate::step_args::StepArgs;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::Options;
@@ -10,7 +11,7 @@ pub(crate) struct Usual {
     pub(crate) name: &'static str,
     /// The options that its values set.
     pub(crate) sets: &'static [&'static str],
-    pub(crate) values: Vec<(String, String)>,
+    pub(crate) values: Vec<Value>,
 }
 
 /// Stages of a pipeline beyond this are left to who asks for them.
