@@ -76,6 +76,8 @@ class StepOptions(TypedDict, total=False):
     ddp_bucket_view: bool
     tp: int
     sp: bool
+    loss_parallel: bool
+    """Whether logits stay split by vocabulary over the tensor parallel ranks, and the loss takes them so."""
     pp: int
     """Stages of layers (1)."""
     schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "dualpipe"]
@@ -84,6 +86,8 @@ class StepOptions(TypedDict, total=False):
     decoder_first_pipeline_num_layers: int
     decoder_last_pipeline_num_layers: int
     cp: int
+    cp_rotate_method: Literal["allgather", "alltoall"]
+    cp_load_balance: bool
     cp_comm_type: Literal["p2p", "a2a"]
     ep: int
     etp: int

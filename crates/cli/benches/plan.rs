@@ -68,7 +68,7 @@ fn main() {
 fn ranks() {
     let world = Parallel { gpus: Some(10_240), tp: 8, pp: 16, ..Parallel::default() };
     let sorted = best(20, || {
-        std::hint::black_box(classes(&world, 80).unwrap());
+        std::hint::black_box(classes(&world, Stack::default(), 80).unwrap());
     });
     println!("a pipeline of 16 stages, llama-3.1-70b");
     println!("  10,240 ranks in classes       {sorted:>9.2?}");

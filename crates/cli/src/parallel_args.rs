@@ -5,7 +5,7 @@ use crate::usage;
 use crate::values::values;
 use clap::Args;
 use peakledger_input::Problem;
-use peakledger_plan::parallel::{CpComm, Parallel, Schedule, Sharding, Stack};
+use peakledger_plan::parallel::{CpComm, Parallel, RotateMethod, Schedule, Sharding, Stack};
 
 /// How the step is spread. Nothing here has a default of clap's, so that a candidate changes only what it names.
 #[derive(Args, Clone, Default)]
@@ -29,6 +29,9 @@ pub(crate) struct ParallelArgs {
     /// Sequence parallel: what lies between the matrices is split by sequence over the tensor parallel ranks
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     sp: Option<bool>,
+    /// Loss parallel: logits stay split by vocabulary over the tensor parallel ranks, and the loss takes them so
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    loss_parallel: Option<bool>,
     /// Pipeline parallel size: stages of layers [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     pp: Option<u32>,
@@ -47,7 +50,14 @@ pub(crate) struct ParallelArgs {
     /// Context parallel size: a sequence is split over so many ranks [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     cp: Option<u32>,
-    /// How context parallel ranks attend to each other's parts: p2p goes round with keys and values, a2a gives each some heads
+    /// How keys and values come to context parallel ranks (torch's `set_rotate_method`) [default: allgather]
+    #[arg(long, value_enum, value_name = "METHOD")]
+    cp_rotate_method: Option<RotateArg>,
+    /// Whether each context parallel rank has a part from the front of the sequence and one from its back [default: as torch
+    /// has it, where 2 × --cp divides the length]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    cp_load_balance: Option<bool>,
+    /// How context parallel ranks of --stack megatron attend to each other's parts: p2p goes round with keys and values, a2a gives each some heads
     /// of the whole sequence [default: p2p]
     #[arg(long, value_enum, value_name = "TYPE")]
     cp_comm_type: Option<CpCommArg>,
@@ -95,6 +105,10 @@ values!(CpCommArg for CpComm {
     P2p = "p2p" => CpComm::P2p,
     AllToAll = "a2a" => CpComm::AllToAll,
 });
+values!(RotateArg for RotateMethod {
+    AllGather = "allgather" => RotateMethod::AllGather,
+    AllToAll = "alltoall" => RotateMethod::AllToAll,
+});
 values!(StackArg for Stack {
     Transformers = "transformers" => Stack::Transformers,
     Megatron = "megatron" => Stack::Megatron,
@@ -113,12 +127,15 @@ impl ParallelArgs {
             data: self.data.data(),
             tp: self.tp.unwrap_or(default.tp),
             sp: self.sp.unwrap_or(default.sp),
+            loss_parallel: self.loss_parallel.unwrap_or(default.loss_parallel),
             pp: self.pp.unwrap_or(default.pp),
             schedule: self.schedule.map_or(usual_schedule, Into::into),
             virtual_stages,
             first_stage_layers: self.decoder_first_pipeline_num_layers,
             last_stage_layers: self.decoder_last_pipeline_num_layers,
             cp: self.cp.unwrap_or(default.cp),
+            cp_rotate: self.cp_rotate_method.map_or(default.cp_rotate, Into::into),
+            cp_load_balance: self.cp_load_balance,
             cp_comm: self.cp_comm_type.map_or(default.cp_comm, Into::into),
             ep: self.ep.unwrap_or(default.ep),
             etp: self.etp,

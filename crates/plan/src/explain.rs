@@ -3,6 +3,7 @@
 
 use crate::contributors::{Contributor, GroupKey, Places};
 use crate::nn::te;
+use crate::parallel::context;
 use crate::parallel::data::{GATHERED, buffer_rule};
 use crate::plan::{Level, Plan, Step};
 use crate::step;
@@ -13,6 +14,11 @@ use crate::torch::tape::{CopiedFor, ModuleId, ModuleName, Role, Stored, Tape};
 use peakledger_core::{Bytes, Category, Detail, Device, Moment, Phase};
 use peakledger_input::{Problem, near, quoted};
 use std::collections::BTreeMap;
+
+/// What has a name of its own, in words, and where that was read.
+fn of_name(name: &str) -> Option<(&'static str, &'static str)> {
+    buffer_rule(name).or_else(|| context::rule(name)).or_else(|| te::rule(name))
+}
 
 /// The storages behind a name, those that are alike together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -284,15 +290,13 @@ impl<'a> Study<'a> {
         let is_offloaded = matches!(stored.copied_for, Some(CopiedFor::Offload(_)));
         match (stored.category, stored.role, stored.detail) {
             (_, Role::Named { .. }, Some(Detail::Kernel)) => (CUBLAS_RULE.0.to_owned(), Some(CUBLAS_RULE.1)),
-            (Category::CommunicationBuffer, Role::Named { name }, _)
-                if buffer_rule(name).or_else(|| te::rule(name)).is_none() =>
-            {
+            (Category::CommunicationBuffer, Role::Named { name }, _) if of_name(name).is_none() => {
                 match keepers.is_empty() {
                     true => plain("for what passes between ranks"),
                     false => (format!("for what passes between ranks; {}", self.kept_by(keepers)), None),
                 }
             }
-            (_, Role::Named { name }, _) => match buffer_rule(name).or_else(|| te::rule(name)) {
+            (_, Role::Named { name }, _) => match of_name(name) {
                 Some((what, source)) => (what.to_owned(), Some(source)),
                 None => plain("the buffer in which gradients are summed, kept for good"),
             },

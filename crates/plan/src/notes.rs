@@ -37,6 +37,7 @@ impl Plan {
         if let Some(parallel) = self.model_parallel().filter(|_| self.options.stack == Stack::Transformers) {
             list.push(("parallel", parallel));
         }
+        list.extend(self.context_parallel().map(|shared| ("context", shared)));
         let config = [
             ("left out, so the family's default", &self.architecture.defaults),
             ("not planned", &self.architecture.not_planned),
@@ -156,14 +157,15 @@ impl Plan {
             said.push(format!(
                 "tensor parallel over {tp} ranks with what lies between the matrices split by sequence: torch's styles as \
                  torchtitan's parallelize_llama combines them, on transformers' modules, position_ids passed in \
-                 (transformers has no such plan); the logits are gathered before the loss"
+                 (transformers has no such plan); {}",
+                self.logits()
             ));
         } else if tp > 1 {
             said.push(format!(
                 "tensor parallel over {tp} ranks by the family's tp_plan, on DTensors \
                  (transformers/distributed/tensor_parallel.py): what the plan names is shared out, norms are not, each \
-                 colwise module sums its input's gradient by itself, the logits are gathered before the loss, and every rank \
-                 makes the whole gradient of the embedding"
+                 colwise module sums its input's gradient by itself, {}, and every rank makes the whole gradient of the embedding",
+                self.logits()
             ));
         }
         if ep > 1 {
@@ -177,6 +179,16 @@ impl Plan {
             ));
         }
         (!said.is_empty()).then(|| said.join("; "))
+    }
+
+    /// What becomes of the logits that tensor parallel ranks share.
+    fn logits(&self) -> &'static str {
+        match self.options.parallel.loss_parallel {
+            true => {
+                "the logits stay shared out and the loss takes them so (loss_parallel, torch/distributed/tensor/parallel/loss.py)"
+            }
+            false => "the logits are gathered before the loss",
+        }
     }
 
     fn experts(&self) -> String {
@@ -267,7 +279,7 @@ impl Plan {
         if self.options.attention == Attention::Eager {
             return format!("eager: matmul, softmax in fp32, matmul{repeats}");
         }
-        let Attend::Sdpa { kernel, expand_kv } = Attend::choose(&self.architecture.shape, &self.options)
+        let Attend::Sdpa { kernel, expand_kv, .. } = Attend::choose(&self.architecture.shape, &self.options)
         else {
             return format!("eager: the family's scores are capped, which no fused kernel does{repeats}");
         };

@@ -3,7 +3,7 @@
 use crate::Layers;
 use crate::config::Shape;
 use crate::parallel::stage::Part;
-use crate::parallel::{CpComm, Mesh, Parallel, Stack};
+use crate::parallel::{Mesh, Parallel, Stack};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
@@ -400,20 +400,20 @@ impl Options {
             let cause = "the sequence is split among the ranks of --tp, and there is one";
             return Err(Problem::in_option("--sp", cause).mend("add --tp, or leave it out"));
         }
-        let not_yet = [
-            ("--cp", mesh.cp > 1 && !megatron),
-            ("--cp-comm-type", parallel.cp_comm != CpComm::default() && !megatron),
-        ];
+        if parallel.loss_parallel && (megatron || mesh.tp == 1) {
+            let (cause, mend) = match megatron {
+                true => ("Megatron's loss takes the logits as they are shared out already", "leave it out"),
+                false => (
+                    "the logits are shared out among the ranks of --tp, and there is one",
+                    "add --tp, or leave it out",
+                ),
+            };
+            return Err(Problem::in_option("--loss-parallel", cause).mend(mend));
+        }
         if !megatron {
             self.check_data_parallel(&mesh)?;
         }
-        match not_yet.iter().find(|(_, asked)| *asked) {
-            Some((option, _)) => {
-                let problem = Problem::in_option(*option, "not planned yet on transformers' modules");
-                Err(problem.mend("leave it out, or add `--stack megatron`"))
-            }
-            None => Ok(()),
-        }
+        self.check_context_parallel(&mesh)
     }
 }
 

@@ -133,6 +133,17 @@ fn parallelism(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.set(option, size, &key);
         }
     }
+    if cp > 1 {
+        let key = key(reading, "cp_comm_strategy");
+        match reading.text(&key)? {
+            Some("allgather") | None => {}
+            Some("alltoall") => reading.set("--cp-rotate-method", "alltoall", &key),
+            Some(other) => {
+                let problem = reading.problem(&key, format!("no way of torch's: {}", quoted(other)));
+                return Err(problem.mend("write allgather or alltoall"));
+            }
+        }
+    }
     if replicas.max(shards) > 1 {
         let key = key(reading, if shards > 1 { "dp_shard_size" } else { "dp_replicate_size" });
         reading.set("--dp", replicas.saturating_mul(shards), &key);

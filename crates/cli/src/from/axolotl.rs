@@ -346,6 +346,9 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     ] {
         if reading.number(key)?.is_some_and(|size| size > 1) {
             reading.count(key, option)?;
+            if option == "--cp" {
+                reading.note(key, "ring-flash-attn's attention over a shared sequence: torch's is planned");
+            }
         }
     }
     let (shards, replicas) = (reading.number("dp_shard_size")?, reading.number("dp_replicate_size")?);

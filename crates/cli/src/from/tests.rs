@@ -347,7 +347,7 @@ fn llama_factory() {
 
 #[test]
 fn torchtitan() {
-    insta::assert_snapshot!(becomes(&[TORCHTITAN], "--gpus 16"), @r"
+    insta::assert_snapshot!(becomes(&[TORCHTITAN], "--gpus 16"), @"
     peakledger plan llama-3.1-8b
       --precision bf16-mixed
       --seq-len 8192
@@ -358,6 +358,7 @@ fn torchtitan() {
       --fsdp full_shard
       --tp 2
       --sp
+      --loss-parallel
       --micro-batch-size 1
       --gpus 16
     unplanned: torchtitan-llama3.toml:5 model: torchtitan's own modules: those of transformers are planned
@@ -388,6 +389,68 @@ fn torchtitan() {
       --schedule zb-h1
     not read: own.toml:13 quantize
     unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
+    ");
+}
+
+#[test]
+fn ranks_that_share_a_sequence() {
+    let text = "[model]\nname = \"own\"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n[parallelism]\n\
+                context_parallel_degree = 4\ntensor_parallel_degree = 2\ndisable_loss_parallel = true\n\
+                context_parallel_rotate_method = \"alltoall\"\ncontext_parallel_load_balancer = \"headtail\"\n\
+                enable_sequence_parallel = false\n[activation_checkpoint]\nmode = \"full\"\n";
+    insta::assert_snapshot!(becomes(&[("own.toml", text)], "llama-3.2-1b --gpus 8"), @"
+    peakledger plan llama-3.2-1b
+      --precision bf16-mixed
+      --seq-len 8192
+      --clip-grad-norm
+      --optimizer adamw
+      --optimizer-impl fused
+      --recompute full
+      --fsdp full_shard
+      --tp 2
+      --cp 4
+      --loss-parallel=false
+      --cp-rotate-method alltoall
+      --cp-load-balance
+      --micro-batch-size 1
+      --gpus 8
+    unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
+    ");
+    let text = text.replace("headtail", "ptrr").replace("disable_loss_parallel = true\n", "");
+    insta::assert_snapshot!(becomes(&[("own.toml", &text)], "llama-3.2-1b --gpus 8"), @"
+    peakledger plan llama-3.2-1b
+      --precision bf16-mixed
+      --seq-len 8192
+      --clip-grad-norm
+      --optimizer adamw
+      --optimizer-impl fused
+      --recompute full
+      --fsdp full_shard
+      --tp 2
+      --cp 4
+      --loss-parallel
+      --cp-rotate-method alltoall
+      --micro-batch-size 1
+      --gpus 8
+    unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
+    unplanned: own.toml:10 parallelism.context_parallel_load_balancer: the load balancer `ptrr` is FlexAttention's: sdpa's is planned
+    ");
+    let text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n\
+                fsdp_config:\n  fsdp_version: 2\nparallelism_config:\n  parallelism_config_cp_size: 8\n  \
+                parallelism_config_cp_comm_strategy: alltoall\n";
+    insta::assert_snapshot!(becomes(&[("long.yaml", text)], "llama-3.1-8b --seq 131072"), @"
+    peakledger plan llama-3.1-8b
+      --gpus 8
+      --precision bf16-mixed
+      --fsdp full_shard
+      --cp 8
+      --cp-rotate-method alltoall
+      --seq-len 131072
+    ");
+    let text = text.replace("alltoall", "sometimes");
+    insta::assert_snapshot!(becomes(&[("long.yaml", &text)], "llama-3.1-8b"), @"
+    long.yaml:9:40 (/parallelism_config/parallelism_config_cp_comm_strategy): no way of torch's: `sometimes`
+      help: write allgather or alltoall
     ");
 }
 

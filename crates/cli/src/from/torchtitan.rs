@@ -31,7 +31,7 @@ const PASSES: &[&str] = &[
     "training/seed",
     "training/deterministic",
     "training/mixed_precision_reduce",
-    "parallelism/context_parallel_*",
+    "parallelism/context_parallel_ptrr_mask_key",
     "parallelism/pipeline_parallel_schedule_csv",
     "parallelism/enable_compiled_autograd",
     "compile/*",
@@ -220,11 +220,20 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.count(&key, option)?;
         }
     }
-    if reading.said("--tp").is_some() && reading.flag("parallelism/enable_sequence_parallel")? != Some(false)
-    {
-        reading.imply("--sp", true, "torchtitan's tensor parallel is sequence parallel");
+    if reading.said("--tp").is_some() {
+        if reading.flag("parallelism/enable_sequence_parallel")? != Some(false) {
+            reading.imply("--sp", true, "torchtitan's tensor parallel is sequence parallel");
+        }
+        let key = "parallelism/disable_loss_parallel";
+        match reading.flag(key)? {
+            None => {
+                reading.imply("--loss-parallel", true, "torchtitan's loss takes the logits as they are split")
+            }
+            Some(disabled) => reading.set("--loss-parallel", !disabled, key),
+        }
     }
-    reading.pass(&["parallelism/enable_sequence_parallel"]);
+    reading.pass(&["parallelism/enable_sequence_parallel", "parallelism/disable_loss_parallel"]);
+    context_parallel(reading)?;
     let key = "parallelism/pipeline_parallel_schedule";
     let schedule = reading.text(key)?;
     if reading.said("--pp").is_some() {
@@ -242,10 +251,6 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     reading.not_planned_if_set("parallelism/enable_async_tensor_parallel", "asynchronous tensor parallel");
     reading.not_planned_if_set(
-        "parallelism/disable_loss_parallel",
-        "whole logits on every tensor parallel rank",
-    );
-    reading.not_planned_if_set(
         "parallelism/pipeline_parallel_split_points",
         "stages of its own choice: planned even",
     );
@@ -253,6 +258,33 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "parallelism/pipeline_parallel_layers_per_stage",
         "stages of its own choice: planned even",
     );
+    Ok(())
+}
+
+/// How keys and values come to the ranks that share a sequence, and how they share it.
+fn context_parallel(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let keys = ["rotate_method", "load_balancer"].map(|name| format!("parallelism/context_parallel_{name}"));
+    let [rotate, balancer] = &keys;
+    if reading.said("--cp").is_none() {
+        reading.pass(&[rotate.as_str(), balancer.as_str()]);
+        return Ok(());
+    }
+    match reading.text(rotate)? {
+        None => {}
+        Some(method @ ("allgather" | "alltoall")) => reading.set("--cp-rotate-method", method, rotate),
+        Some(other) => {
+            let problem = reading.problem(rotate, format!("no method of torch's: {}", quoted(other)));
+            return Err(problem.mend("write allgather or alltoall"));
+        }
+    }
+    match reading.text(balancer)? {
+        None => {}
+        Some("headtail") => reading.set("--cp-load-balance", true, balancer),
+        Some(other) => {
+            let what = format!("the load balancer {} is FlexAttention's: sdpa's is planned", quoted(other));
+            reading.not_planned(balancer, &what);
+        }
+    }
     Ok(())
 }
 

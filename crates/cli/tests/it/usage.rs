@@ -50,11 +50,24 @@ fn words_that_are_none_are_told_which_there_are() {
 
 #[test]
 fn options_that_another_stack_plans_say_so() {
-    for arguments in [&["--cp", "2"][..], &["--cp-comm-type", "a2a"]] {
+    let said = refused(&["--cp-comm-type", "a2a"]);
+    assert!(
+        said.contains("help: use --cp-rotate-method, or add `--stack megatron`")
+            && said.starts_with("error: `--cp-comm-type`: it is of Transformer Engine's attention"),
+        "{said}"
+    );
+    for arguments in [&["--cp-rotate-method", "alltoall"][..], &["--cp-load-balance"]] {
         let said = refused(arguments);
         let option = arguments[0];
-        assert!(said.contains(&format!("`{option}`: not planned yet on transformers' modules\n  help: leave it out, or add `--stack megatron`")), "{said}");
+        assert!(
+            said.contains(&format!(
+                "`{option}`: nothing of this step reads it\n  help: leave it out, or add `--cp 2`"
+            )),
+            "{said}"
+        );
     }
+    let said = refused(&["--loss-parallel"]);
+    assert!(said.contains("the logits are shared out among the ranks of --tp, and there is one"), "{said}");
     assert!(refused(&["--zerro", "3"]).starts_with("error: `--zerro`: `peakledger plan` has no such option"));
     let said = Bench::with_sample().refusal("show ledger.json --zero");
     assert!(said.starts_with("error: `--zero`: `peakledger show` has no such option"), "{said}");

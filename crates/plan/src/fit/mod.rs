@@ -100,12 +100,16 @@ impl Fit {
             verdict: taken,
             micro_batch: search.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
+                unit: 1,
                 given: options.micro_batch_size,
                 most: LARGEST_MICRO_BATCH.max(options.micro_batch_size),
                 most_is: Limit::Search,
             }),
             length: search.largest(Axis {
                 set: |options, amount| options.seq_len = Some(amount),
+                unit: Some(options.length_unit(&architecture.shape))
+                    .filter(|unit| seq_len % unit == 0)
+                    .unwrap_or(1),
                 given: seq_len,
                 most: limit,
                 most_is: Limit::Model,
@@ -144,6 +148,8 @@ impl Fit {
 #[derive(Clone, Copy)]
 struct Axis {
     set: fn(&mut Options, u64),
+    /// What amounts are multiples of: ranks share a sequence evenly.
+    unit: u64,
     given: u64,
     /// Where the search ends, and why there.
     most: u64,
@@ -162,16 +168,17 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn largest(&self, axis: Axis) -> Largest {
-        let found = self.boundary(axis);
+        let in_units = Axis { given: axis.given / axis.unit, most: axis.most / axis.unit, ..axis };
+        let found = self.boundary(in_units);
         let limit = match found.next {
             Next::TooLarge => Limit::Card,
             Next::Unplanned => Limit::Search,
             Next::BeyondMost => axis.most_is,
         };
-        Largest { amount: found.amount, limit }
+        Largest { amount: found.amount.map(|units| units * axis.unit), limit }
     }
 
-    /// The boundary by what is planned, and from there on down by what is taken. What is reserved does not grow evenly, so there
+    /// The boundary in units, by what is planned, and from there on down by what is taken. What is reserved does not grow evenly, so there
     /// may be several; the one that is looked for is on the side of the given amount that the verdict on it says.
     fn boundary(&self, axis: Axis) -> Boundary {
         let capacity = self.card.total;
@@ -208,10 +215,10 @@ impl Search<'_> {
         Boundary { amount: found.map(|more| below + more), next: Next::TooLarge }
     }
 
-    /// A step with that amount.
-    fn options_with(&self, axis: Axis, amount: u64) -> Options {
+    /// A step with that many units.
+    fn options_with(&self, axis: Axis, units: u64) -> Options {
         let mut options = self.options.clone();
-        (axis.set)(&mut options, amount);
+        (axis.set)(&mut options, units.saturating_mul(axis.unit));
         options
     }
 }

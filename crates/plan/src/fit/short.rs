@@ -87,7 +87,7 @@ impl Short {
         let has_names = matches!(&options.lora, Some(Lora { targets: LoraTargets::Named(_), .. }))
             || !options.freeze.is_empty();
         let counted = if has_names { Counted::new() } else { Counted::from(Ok((0, 0))) };
-        let mut classes = classes(&parallel, architecture.shape.num_hidden_layers)?;
+        let mut classes = classes(&parallel, options.stack, architecture.shape.num_hidden_layers)?;
         if extent == Extent::Peak && second_stage_needs_most(architecture, &options) {
             let (second, last) = (1, parallel.pp.saturating_sub(1));
             classes.retain(|class| class.class.stage <= second || class.class.stage == last);

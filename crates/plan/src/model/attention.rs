@@ -6,7 +6,7 @@ use crate::config::Shape;
 use crate::nn::{Builder, Linear};
 use crate::options::{Attention, Options};
 use crate::parallel::tensor::{Split, Style};
-use crate::torch::ops::SdpaKernel;
+use crate::torch::ops::{Ring, SdpaKernel};
 use crate::torch::{ModuleId, Tensor, ops};
 
 /// How attention is computed.
@@ -14,8 +14,9 @@ use crate::torch::{ModuleId, Tensor, ops};
 pub(crate) enum Attend {
     /// `eager_attention_forward`: matmul, softmax, matmul.
     Eager,
-    /// `F.scaled_dot_product_attention` by that kernel, `k` and `v` repeated for all heads first where asked.
-    Sdpa { kernel: SdpaKernel, expand_kv: bool },
+    /// `F.scaled_dot_product_attention` by that kernel, `k` and `v` repeated for all heads first where asked; over a sequence
+    /// that ranks share, without a mask.
+    Sdpa { kernel: SdpaKernel, expand_kv: bool, ring: Option<Ring> },
 }
 
 impl Attend {
@@ -40,7 +41,7 @@ impl Attend {
         } else {
             SdpaKernel::Math
         };
-        Attend::Sdpa { kernel, expand_kv }
+        Attend::Sdpa { kernel, expand_kv, ring: options.ring(options.length(shape)) }
     }
 }
 
@@ -78,7 +79,10 @@ pub(crate) fn attend_to(
 ) -> (Tensor, Option<Tensor>) {
     match attend {
         Attend::Eager => eager([q, k, v], mask, scores),
-        Attend::Sdpa { kernel, expand_kv } => (sdpa([q, k, v], mask, scores, kernel, expand_kv), None),
+        Attend::Sdpa { kernel, expand_kv, ring } => {
+            let mask = if ring.is_some() { None } else { mask };
+            (sdpa([q, k, v], mask, scores, (kernel, ring), expand_kv), None)
+        }
     }
 }
 
@@ -196,11 +200,11 @@ fn sdpa(
     [q, k, v]: [&Tensor; 3],
     mask: Option<&Tensor>,
     scores: Scores,
-    kernel: SdpaKernel,
+    kernel: (SdpaKernel, Option<Ring>),
     expand_kv: bool,
 ) -> Tensor {
     let groups = if expand_kv || mask.is_some() { groups(q, k) } else { 1 };
     let (k, v) = (repeat_kv(k, groups), repeat_kv(v, groups));
-    let attended = ops::scaled_dot_product_attention(q, &k, &v, mask, kernel, scores.dropout);
+    let attended = ops::scaled_dot_product_attention([q, &k, &v], mask, kernel, scores.dropout);
     ops::contiguous(ops::transpose(&attended, 1, 2))
 }

@@ -3,6 +3,7 @@
 use super::{Attend, Batch, Block, Model, Run, run_blocks};
 use crate::config::{Shape, Window};
 use crate::nn::{Builder, Embedding, Linear, Norm, NormKind, RotaryEmbedding};
+use crate::torch::ops::Ring;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
 use std::rc::Rc;
 
@@ -157,7 +158,10 @@ impl Model for Decoder {
                 Some(passed) => passed.clone(),
                 None => ops::unsqueeze(ops::add_scalar(ops::arange(torch, batch.input.size(1))), 0),
             };
-            let masks = Masks::new(self.run.attend, self.window.as_ref(), batch, inputs_embeds.dtype());
+            let masks = match self.run.attend {
+                Attend::Sdpa { ring: Some(ring), .. } => Masks::of_shared(ring, &position_ids),
+                attend => Masks::new(attend, self.window.as_ref(), batch, inputs_embeds.dtype()),
+            };
             let hidden_states = match self.embed_tokens {
                 Some(_) => ops::dropout(&inputs_embeds, self.around.embedding_dropout),
                 None => inputs_embeds.clone(),
@@ -227,6 +231,14 @@ impl Masks {
         let full = if window.is_none_or(|window| window.beside_full) { mask(false) } else { None };
         let sliding = if window.is_some() { mask(true) } else { None };
         Masks { full, sliding }
+    }
+
+    /// Of a sequence that ranks share: where a rank's two parts of it do not meet, they are taken for packed sequences and a
+    /// mask keeps them apart. No layer uses it, but it is there until the last has run.
+    fn of_shared(ring: Ring, position_ids: &Tensor) -> Masks {
+        let sequences = ops::packed_sequences(position_ids);
+        let full = ring.has_a_gap().then(|| ops::packed_mask(&sequences, position_ids));
+        Masks { full, sliding: None }
     }
 
     /// The mask of a layer.

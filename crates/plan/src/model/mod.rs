@@ -24,7 +24,7 @@ mod phi3;
 mod qwen3_moe;
 
 pub(crate) use attention::Attend;
-pub(crate) use loss::{causal_lm_loss, fused_causal_lm_loss};
+pub(crate) use loss::{Targets, causal_lm_loss, fused_causal_lm_loss};
 pub(crate) use objective::{ValueHead, policy_loss, response_log_probs, value_loss};
 
 use crate::Layers;
@@ -269,18 +269,33 @@ pub(crate) struct Batch {
     pub(crate) input: Tensor,
     /// `[b, s]`, where rows are padded.
     pub(crate) attention_mask: Option<Tensor>,
-    /// `[1, s]`, where the model is passed the positions.
+    /// `[1, s]`, where the model is passed the positions; `[b, s]` where each row has its own.
     pub(crate) position_ids: Option<Tensor>,
     /// `[b, s]`, for the part that has the head.
     pub(crate) labels: Option<Tensor>,
+    /// The same shifted by one already, where ranks share the sequence.
+    pub(crate) shift_labels: Option<Tensor>,
     /// Which tokens count, `[b, s]`, where the loop makes it (Megatron's).
     pub(crate) loss_mask: Option<Tensor>,
 }
 
 impl Batch {
+    /// What its loss is compared with.
+    pub(crate) fn targets(&self) -> Option<Targets<'_>> {
+        let shifted = self.shift_labels.as_ref().map(Targets::Shifted);
+        shifted.or(self.labels.as_ref().map(Targets::Labels))
+    }
+
     /// One of that input alone.
     pub(crate) fn of(input: Tensor) -> Batch {
-        Batch { input, attention_mask: None, position_ids: None, labels: None, loss_mask: None }
+        Batch {
+            input,
+            attention_mask: None,
+            position_ids: None,
+            labels: None,
+            shift_labels: None,
+            loss_mask: None,
+        }
     }
 }
 

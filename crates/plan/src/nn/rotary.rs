@@ -24,12 +24,11 @@ impl RotaryEmbedding {
         RotaryEmbedding { module, inv_freq, _original_inv_freq }
     }
 
-    /// `(cos, sin)` of `[1, s, width]` for positions `[1, s]`, in that type.
+    /// `(cos, sin)` of `[1, s, width]` for positions `[1, s]`, in that type; of each row, where each has its own.
     pub(crate) fn forward(&self, positions: &Tensor, dtype: Dtype) -> (Tensor, Tensor) {
         self.inv_freq.torch().inside(self.module, || {
-            let length = positions.size(1);
             positions.seen();
-            let column = positions.alias(Layout::contiguous(&[1, length, 1]));
+            let column = positions.alias(Layout::contiguous(&[positions.size(0), positions.size(1), 1]));
             let freqs = ops::mul(ops::to(column, Dtype::F32), &self.inv_freq);
             let emb = ops::cat_last(&freqs, &freqs);
             let cos = ops::mul_scalar(ops::cos(&emb));

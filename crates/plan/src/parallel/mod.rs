@@ -7,6 +7,7 @@
 pub(crate) mod bubble;
 mod check;
 mod communicators;
+pub(crate) mod context;
 pub(crate) mod data;
 pub(crate) mod experts;
 pub(crate) mod megatron;
@@ -17,6 +18,7 @@ pub(crate) mod schedule;
 pub(crate) mod stage;
 pub(crate) mod tensor;
 
+pub use crate::torch::ops::RotateMethod;
 pub use communicators::Communicator;
 pub(crate) use communicators::communicators;
 pub use data::{DataParallel, ZeroSizes};
@@ -38,6 +40,9 @@ pub struct Parallel {
     pub tp: u32,
     /// Whether what lies between the matrices is shared out by sequence among the same ranks.
     pub sp: bool,
+    /// Whether the loss is computed over logits whose vocabulary stays shared out among the same ranks (torch's
+    /// `loss_parallel`).
+    pub loss_parallel: bool,
     /// Stages of layers.
     pub pp: u32,
     /// In which order a stage runs its micro-batches.
@@ -50,8 +55,13 @@ pub struct Parallel {
     pub last_stage_layers: Option<u32>,
     /// Ranks that share out a sequence.
     pub cp: u32,
-    /// How they attend to each other's parts of it.
+    /// How they attend to each other's parts of it, on Megatron's modules.
     pub cp_comm: CpComm,
+    /// How keys and values come to them, on transformers' modules.
+    pub cp_rotate: RotateMethod,
+    /// Whether each has a part from the front of the sequence and one from its back; without a word, where it divides so, as
+    /// torch has it.
+    pub cp_load_balance: Option<bool>,
     /// Ranks that share out the experts of a layer.
     pub ep: u32,
     /// Ranks that share out the matrices of an expert; `tp` where it is left out.
@@ -73,6 +83,7 @@ impl Default for Parallel {
             data: DataParallel::default(),
             tp: 1,
             sp: false,
+            loss_parallel: false,
             pp: 1,
             schedule: Schedule::default(),
             virtual_stages: 1,
@@ -80,6 +91,8 @@ impl Default for Parallel {
             last_stage_layers: None,
             cp: 1,
             cp_comm: CpComm::default(),
+            cp_rotate: RotateMethod::default(),
+            cp_load_balance: None,
             ep: 1,
             etp: None,
             gpus_per_node: 8,

@@ -1,6 +1,6 @@
 //! Every rank's ledger: ranks that run the same thing are one class, which is planned once.
 
-use super::{Mesh, Parallel, Place};
+use super::{Mesh, Parallel, Place, Stack};
 use crate::Plan;
 use crate::config::Architecture;
 use crate::options::Options;
@@ -18,19 +18,22 @@ use std::thread;
 
 /// What decides which class a rank is in: ranks whose values are the same hold the same bytes at the same moments.
 ///
-/// Ranks of a data, tensor or context parallel group are taken to be like their first, which has the largest shards where
-/// what they share out does not divide; a strategy whose ranks differ by more adds what tells them apart. A rank that is asked
-/// for is planned itself.
+/// Ranks of a data or tensor parallel group are taken to be like their first, which has the largest shards where what they
+/// share out does not divide; a strategy whose ranks differ by more adds what tells them apart. A rank that is asked for is
+/// planned itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
     /// The pipeline stage.
     pub stage: u32,
+    /// The place in the context parallel group, on transformers' modules: each attends to other parts of what comes round, and
+    /// the last alone makes no mask. Megatron's ranks are taken to be like their first.
+    pub cp: Option<u32>,
 }
 
 impl Class {
     /// That of a rank that stands there.
-    fn of(place: Place) -> Class {
-        Class { stage: place.pp }
+    fn of(place: Place, tells_context_apart: bool) -> Class {
+        Class { stage: place.pp, cp: tells_context_apart.then_some(place.cp) }
     }
 }
 
@@ -66,11 +69,12 @@ impl RankClass {
 ///
 /// # Errors
 /// Says which sizes make no world, or which layers cannot be split.
-pub fn classes(parallel: &Parallel, layers: u32) -> Result<Vec<RankClass>, Problem> {
+pub fn classes(parallel: &Parallel, stack: Stack, layers: u32) -> Result<Vec<RankClass>, Problem> {
     let mesh = Mesh::of(parallel)?;
+    let apart = mesh.cp > 1 && stack == Stack::Transformers;
     let mut by_class: BTreeMap<Class, Vec<Range<u32>>> = BTreeMap::new();
     for rank in 0..mesh.world {
-        let ranges = by_class.entry(Class::of(mesh.place(rank))).or_default();
+        let ranges = by_class.entry(Class::of(mesh.place(rank), apart)).or_default();
         match ranges.last_mut() {
             Some(last) if last.end == rank => last.end = rank + 1,
             _ => ranges.push(rank..rank + 1),
@@ -122,7 +126,7 @@ pub fn plan_ranks<T: Send>(
     look: impl Fn(&Plan) -> (Bytes, T) + Sync,
 ) -> Result<Ranks<T>, Problem> {
     let parallel = Parallel { etp: Some(options.mesh()?.etp), ..options.parallel.clone() };
-    let classes = classes(&parallel, architecture.shape.num_hidden_layers)?;
+    let classes = classes(&parallel, options.stack, architecture.shape.num_hidden_layers)?;
     if let Shown::Rank(rank) = shown {
         // there may be no such rank
         Mesh::of(&Parallel { rank, ..parallel })?;
@@ -207,7 +211,7 @@ mod tests {
     fn ten_thousand_ranks_are_as_many_classes_as_stages() {
         let parallel = Parallel { gpus: Some(10_240), tp: 8, pp: 16, ..Parallel::default() };
         assert_eq!(Mesh::of(&parallel).unwrap().dp, 80);
-        let classes = classes(&parallel, 80).unwrap();
+        let classes = classes(&parallel, Stack::Transformers, 80).unwrap();
         assert_eq!(classes.len(), 16);
         assert_eq!(classes.iter().map(RankClass::count).sum::<u32>(), 10_240);
         assert!(classes.iter().all(|class| class.count() == 640 && class.ranks.len() == 1));
@@ -253,14 +257,28 @@ mod tests {
     #[test]
     fn without_stages_all_ranks_are_alike() {
         let parallel = Parallel { gpus: Some(64), tp: 8, ..Parallel::default() };
-        let classes = classes(&parallel, 32).unwrap();
+        let classes = classes(&parallel, Stack::Transformers, 32).unwrap();
         assert_eq!((classes.len(), classes[0].count(), classes[0].first()), (1, 64, 0));
+    }
+
+    #[test]
+    fn ranks_that_share_a_sequence_are_told_apart() {
+        let parallel = Parallel { gpus: Some(16), tp: 2, cp: 4, ..Parallel::default() };
+        let apart = classes(&parallel, Stack::Transformers, 32).unwrap();
+        assert_eq!(apart.len(), 4);
+        assert_eq!(apart[1].ranks, [2..4, 10..12]);
+        assert_eq!((apart[1].class.stage, apart[1].class.cp), (0, Some(1)));
+        assert_eq!(classes(&parallel, Stack::Megatron, 32).unwrap().len(), 1);
     }
 
     #[test]
     fn a_stage_of_dual_pipe_has_layers_of_both_ends() {
         let parallel = Parallel { pp: 4, schedule: Schedule::DualPipe, ..Parallel::default() };
-        let layers: Vec<_> = classes(&parallel, 8).unwrap().into_iter().map(|class| class.layers).collect();
+        let layers: Vec<_> = classes(&parallel, Stack::Transformers, 8)
+            .unwrap()
+            .into_iter()
+            .map(|class| class.layers)
+            .collect();
         assert_eq!(layers[0], [0..2, 6..8]);
         assert_eq!(layers[2], [4..6, 2..4]);
     }

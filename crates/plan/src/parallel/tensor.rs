@@ -7,7 +7,7 @@
 //! sequence-parallel norms.
 
 use crate::config::Architecture;
-use crate::options::{Attention, OptimizerKind, Options};
+use crate::options::{Attention, Objective, OptimizerKind, Options};
 use crate::torch::ops::Group;
 use crate::torch::{Tensor, ops};
 use peakledger_input::Problem;
@@ -19,6 +19,8 @@ pub(crate) enum Style {
     Colwise,
     /// `colwise_gather_output`: the same, and the outputs are gathered.
     ColwiseGathered,
+    /// A head whose outputs stay shared out, for a loss that takes them so.
+    ColwiseSharded,
     /// `rowwise`: inputs are shared out; each rank has a part of the output's sum.
     Rowwise,
     /// `rowwise_split_input`: the same for an input that all ranks have whole.
@@ -39,7 +41,8 @@ pub(crate) enum Style {
 /// The styles of a family's modules, by the end of their names.
 pub(crate) type TpPlan = &'static [(&'static str, Style)];
 
-const HEAD: (&str, Style) = ("lm_head", Style::ColwiseGathered);
+const HEAD_NAME: &str = "lm_head";
+const HEAD: (&str, Style) = (HEAD_NAME, Style::ColwiseGathered);
 /// `init_parallel_plans` adds it wherever a model has an `embed_tokens`.
 const EMBEDDING: (&str, Style) = ("embed_tokens", Style::Vocabulary);
 
@@ -48,7 +51,8 @@ macro_rules! plan {
 }
 
 use Style::{
-    Colwise, ColwiseGathered, Experts, Gathered, GradientReduced, Rowwise, RowwiseSplit, SequenceNorm,
+    Colwise, ColwiseGathered, ColwiseSharded, Experts, Gathered, GradientReduced, Rowwise, RowwiseSplit,
+    SequenceNorm,
 };
 
 /// llama, mistral, qwen2, gemma2.
@@ -165,6 +169,16 @@ pub(crate) struct TensorParallel {
     plan: TpPlan,
     /// Whether what lies between the matrices is split by sequence.
     pub(crate) sequence: bool,
+    /// Whether the head's outputs stay shared out.
+    shares_logits: bool,
+}
+
+impl Options {
+    /// The ranks that share the vocabulary of the logits, where the loss takes them so.
+    pub(crate) fn logits_shared_by(&self) -> Option<Group> {
+        let mesh = self.mesh().ok().filter(|_| self.parallel.loss_parallel)?;
+        Some(Group { ranks: mesh.tp, rank: mesh.place(self.parallel.rank).tp })
+    }
 }
 
 impl TensorParallel {
@@ -207,7 +221,13 @@ impl TensorParallel {
             }
         }
         check_combination(options)?;
-        Ok(Some(TensorParallel { group, plan, sequence }))
+        let shares_logits = options.parallel.loss_parallel;
+        if shares_logits && options.objective != Objective::NextToken {
+            let cause = "torch has the loss of the next token alone over logits that ranks share".to_owned();
+            return Err(Problem::in_option("--loss-parallel", cause)
+                .mend("leave it out: the logits are gathered then"));
+        }
+        Ok(Some(TensorParallel { group, plan, sequence, shares_logits }))
     }
 
     /// How the module of that full name is split, if it is.
@@ -215,6 +235,7 @@ impl TensorParallel {
         let named =
             |end: &str| path.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         let style = self.plan.iter().find(|(end, _)| named(end)).map(|(_, style)| *style)?;
+        let style = if self.shares_logits && named(HEAD_NAME) { ColwiseSharded } else { style };
         Some(Split { style, group: self.group, sequence: self.sequence })
     }
 }
@@ -311,7 +332,7 @@ impl Split {
     /// This rank's part of a linear module's inputs and outputs.
     pub(crate) fn sizes(self, (inputs, outputs): (u64, u64)) -> (u64, u64) {
         match self.style {
-            Colwise | ColwiseGathered => (inputs, self.group.part(outputs)),
+            Colwise | ColwiseGathered | ColwiseSharded => (inputs, self.group.part(outputs)),
             Rowwise | RowwiseSplit => (self.group.part(inputs), outputs),
             _ => (inputs, outputs),
         }
@@ -328,11 +349,14 @@ impl Split {
         match self.style {
             Colwise if self.sequence => product(x), // its input is gathered for all of them
             Colwise => product(&ops::all_reduced_gradient(x, self.group)),
-            ColwiseGathered => {
+            ColwiseGathered | ColwiseSharded => {
                 let x =
                     if self.sequence { self.gathered(x) } else { ops::all_reduced_gradient(x, self.group) };
                 let part = product(&x);
-                ops::all_gather(part, last, outputs, self.group)
+                match self.style {
+                    ColwiseSharded => part,
+                    _ => ops::all_gather(part, last, outputs, self.group),
+                }
             }
             Rowwise => self.summed(product(x)),
             RowwiseSplit => self.summed(product(&ops::chunk(x, last, self.group))),

@@ -18,6 +18,7 @@ pub(crate) fn load(torch: &Rc<Torch>, options: &Options, seq_len: u64, micro_bat
         attention_mask,
         position_ids,
         labels: Some(input("labels")),
+        shift_labels: None,
         loss_mask: None,
     }
 }
@@ -35,6 +36,7 @@ pub(crate) fn load_part(torch: &Rc<Torch>, options: &Options, seq_len: u64, micr
         input: input("tokens", Dtype::Int64),
         attention_mask: None,
         labels: Some(input("labels", Dtype::Int64)),
+        shift_labels: None,
         loss_mask: Some(input("loss_mask", Dtype::F32)),
         position_ids: Some(input("position_ids", Dtype::Int64)),
     }

@@ -17,6 +17,7 @@ use crate::nn::{Builder, Parameter, count};
 use crate::optim::GradScaler;
 use crate::options::{Objective, Options, Recompute};
 use crate::parallel::Stack;
+use crate::parallel::context;
 use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
@@ -137,6 +138,7 @@ fn run_so(
     }
     let mut build = Builder::new(torch.clone(), options);
     if options.stack == Stack::Transformers {
+        context::check(arch, options)?;
         build.tensor = TensorParallel::of(arch, options)?;
         build.expert_parallel = ExpertParallel::of(arch, options)?;
     }

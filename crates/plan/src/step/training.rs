@@ -2,12 +2,13 @@
 
 use super::batch::load_part;
 use crate::model::{
-    Batch, Model, ValueHead, causal_lm_loss, fused_causal_lm_loss, policy_loss, response_log_probs,
+    Batch, Model, Targets, ValueHead, causal_lm_loss, fused_causal_lm_loss, policy_loss, response_log_probs,
     value_loss,
 };
 use crate::nn::Parameter;
 use crate::optim::{GradScaler, Optimizer};
 use crate::options::{HoldOutputs, Objective, Options};
+use crate::parallel::context;
 use crate::pipeline::Pipeline;
 use crate::repeat::Repeat;
 use crate::torch::autograd::{Leaf, backward};
@@ -122,12 +123,17 @@ impl Loop<'_> {
             Some(hooks) => hooks.clone().leave(output),
             None => output,
         };
-        let (loss, output, _contexts) = torch.autocast(self.options.autocast(), || {
+        let (loss, output, _contexts, _shards) = torch.autocast(self.options.autocast(), || {
             begin(Phase::Forward);
             let loaded =
                 batches.is_empty().then(|| load_part(torch, self.options, self.seq_len, micro_batch));
             let batch = batches.get(micro_batch as usize).or(loaded.as_ref());
             let Some(batch) = batch else { unreachable!("a batch for each micro-batch") };
+            let (batch, shards) = match self.options.ring(self.seq_len) {
+                Some(ring) => context::shared_out(batch, ring),
+                None => (batch.clone(), Vec::new()),
+            };
+            let batch = &batch;
             if let Some(hooks) = &hooks {
                 hooks.enter();
             }
@@ -153,7 +159,7 @@ impl Loop<'_> {
             torch.end();
             begin(Phase::Backward);
             torch.launch("backward"); // autocast's casts of the weights are still there
-            (loss, output, contexts)
+            (loss, output, contexts, shards)
         });
         // DeepSpeed's engine has a loss of its own until its epilogue has run (`scale_if_loss`, `runtime/base_optimizer.py`)
         let of_the_engine = self.options.is_deepspeed().then(|| mul_scalar(&loss));
@@ -203,23 +209,25 @@ impl Loop<'_> {
             return loss;
         }
         let head = model.head().and_then(|head| head.plain_weight());
-        let of = |labels| match (logits, last_hidden_state, head) {
+        let of = |targets| match (logits, last_hidden_state, head) {
             (None, Some(hidden), _) if self.options.objective == Objective::Values => {
                 let values = self.value_head.as_ref().map(|head| head.forward(hidden));
                 value_loss(values.as_ref().unwrap_or(hidden), shares)
             }
             (None, Some(hidden), Some(head)) => {
-                if let Objective::LogProbs { response } = self.options.objective {
+                if let (Objective::LogProbs { response }, Targets::Labels(labels)) =
+                    (self.options.objective, targets)
+                {
                     return policy_loss(&response_log_probs(hidden, head, labels, response), shares);
                 }
                 let is_recent = self.options.capability.is_none_or(|capability| capability >= (8, 0));
-                fused_causal_lm_loss(hidden, head, labels, shares, is_recent)
+                fused_causal_lm_loss(hidden, head, targets, shares, is_recent)
             }
-            (Some(logits), ..) => causal_lm_loss(logits, labels, shares),
+            (Some(logits), ..) => causal_lm_loss(logits, targets, self.options.logits_shared_by(), shares),
             _ => unreachable!("a head that the fused loss does not take is refused before"),
         };
-        match &batch.labels {
-            Some(labels) => self.torch.inside(self.loss_module, || of(labels)),
+        match batch.targets() {
+            Some(targets) => self.torch.inside(self.loss_module, || of(targets)),
             None => unreachable!("where the head is, the labels are"),
         }
     }

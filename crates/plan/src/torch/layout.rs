@@ -53,9 +53,14 @@ impl Layout {
         Layout(Rc::new(self.0.unsqueeze(dim)))
     }
 
+    /// The view with a dimension cut to `size`; negative ones count from the end.
+    pub(crate) fn narrow(&self, dim: isize, size: u64) -> Layout {
+        Layout(Rc::new(self.0.narrow(dim, size)))
+    }
+
     /// The view with the last dimension cut to `size`.
     pub(crate) fn narrow_last(&self, size: u64) -> Layout {
-        Layout(Rc::new(self.0.narrow_last(size)))
+        self.narrow(-1, size)
     }
 
     /// The view with every other element of the last dimension, half of them.
@@ -178,9 +183,9 @@ impl Shape {
         layout
     }
 
-    fn narrow_last(mut self, size: u64) -> Shape {
-        if let Some(last) = self.at(-1) {
-            self.sizes[last] = size;
+    fn narrow(mut self, dim: isize, size: u64) -> Shape {
+        if let Some(dim) = self.at(dim) {
+            self.sizes[dim] = size;
         }
         self.settle()
     }

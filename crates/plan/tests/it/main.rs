@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
 
+mod context;
 mod deepspeed;
 mod experts;
 mod flops;

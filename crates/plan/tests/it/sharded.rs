@@ -3,7 +3,7 @@
 use crate::shared;
 use crate::truth::{figures, held_by_tracker, phases};
 use peakledger_plan::options::{HoldOutputs, Options};
-use peakledger_plan::parallel::{DataParallel, Parallel, Sharding};
+use peakledger_plan::parallel::{DataParallel, Parallel, RotateMethod, Sharding};
 use peakledger_plan::{Dtype, plan};
 use serde_json::{Value, json};
 
@@ -45,8 +45,9 @@ fn compare(row: &Value, wrong: &mut Vec<String>) {
     for (step, key) in [(&plan.first, "first_step"), (&plan.steady, "steady_step")] {
         let truth = phases(&row[key]);
         // what the tracker holds of its own, from backward on; hidden states are of the type that parameters are gathered in
-        let of_a_step =
-            held_by_tracker(&with(&row["job"], "precision", if is_half { "pure" } else { "fp32" }));
+        let mut job = with(&row["job"], "precision", if is_half { "pure" } else { "fp32" });
+        job["seq"] = json!(job["seq"].as_u64().unwrap() / job["cp"].as_u64().unwrap_or(1)); // a rank's own tokens
+        let of_a_step = held_by_tracker(&job);
         let micro_batches = row["job"]["accum"].as_u64().unwrap_or(1);
         let mut held = if key == "first_step" { 0 } else { of_a_step * micro_batches };
         for (phase, peak, end) in figures(step) {
@@ -83,6 +84,12 @@ fn parallel(job: &Value) -> Parallel {
         gpus: Some(world),
         tp: number("tp").unwrap_or(1),
         ep: number("ep").unwrap_or(1),
+        loss_parallel: job["loss_parallel"] == true,
+        cp: number("cp").unwrap_or(1),
+        cp_rotate: match job["rotate"].as_str() {
+            Some("alltoall") => RotateMethod::AllToAll,
+            _ => RotateMethod::AllGather,
+        },
         sharding,
         data: DataParallel {
             reduce_dtype,

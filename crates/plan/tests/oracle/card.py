@@ -53,6 +53,7 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=Non
     )[0]
 
 
+attention.__name__ = "scaled_dot_product_attention"  # by which context parallel puts its own in its place
 F.scaled_dot_product_attention = torch.nn.functional.scaled_dot_product_attention = attention
 
 

@@ -15,7 +15,8 @@ A job: {"id", "config": {…}, "batch", "seq", "dtype": "bfloat16"|"float16"|"fl
   "strategy": "full_shard"|"shard_grad_op"|"hybrid_shard"|"ddp", "hosts" (of hybrid_shard),
   "mixed": the type that fp32 parameters are gathered in, "reduce_dtype", "sync_each_batch", "bucket_view",
   "tp": tensor parallel ranks of the world's, "sp": with the sequence, "ep": ranks that experts are spread over,
-  "received": the rows that this rank's experts receive}
+  "received": the rows that this rank's experts receive, "loss_parallel": whether tp's logits stay split,
+  "cp": context parallel ranks of the world's, "rotate": "allgather"|"alltoall" (both in `context.py`)}
 Without a strategy, a rank of tp or ep alone: "precision": "pure"|"autocast" (`CARD=cuda`)|"fp32", "drop_logits" (the loop
 lets go of the output before backward, as it does with a strategy), "ops": the log of the steady step comes with the row.
 """
@@ -26,6 +27,7 @@ import json
 import multiprocessing
 import sys
 
+import context
 import split
 import torch
 import torch.distributed as dist
@@ -89,12 +91,20 @@ def layers(model):
 
 
 def mesh_of(job):
+    if job.get("cp"):
+        return context.mesh_of(job, CARD), None
     if is_split(job):
         return split.meshes(job)
     if job["strategy"] != "hybrid_shard":
         return (init_device_mesh(CARD, (job["world"],)),)
     sizes = (job["hosts"], job["world"] // job["hosts"])
     return (init_device_mesh(CARD, sizes, mesh_dim_names=("replicate", "shard")),)
+
+
+def shards_of(job, mesh):
+    if job.get("cp"):
+        return mesh["replicate", "fsdp"] if job["strategy"] == "hybrid_shard" else mesh["fsdp"]
+    return mesh["fsdp"] if is_split(job) else mesh
 
 
 def sharded(model, job, meshes, plans):
@@ -104,7 +114,7 @@ def sharded(model, job, meshes, plans):
     if job.get("ep", 1) > 1:
         fsdp._get_fsdp_policy_kwargs = lambda _: {"mp_policy": policy}
         return fsdp.apply_fully_sharded_data_parallelism(model, TransformersDeviceMesh(*meshes), *plans)
-    options = {"mesh": meshes[0]["fsdp"] if is_split(job) else meshes[0], "mp_policy": policy}
+    options = {"mesh": shards_of(job, meshes[0]), "mp_policy": policy}
     if job["strategy"] == "shard_grad_op":
         options["reshard_after_forward"] = False
     for layer in layers(model):
@@ -152,30 +162,36 @@ def steps(job, meshes):
     tracker.track_external(model, stepper)
     STEPPING.append(stepper)
     accum, vocabulary = job.get("accum", 1), inner.config.get_text_config().vocab_size
-    batches = [torch.zeros(job["batch"], job["seq"], dtype=torch.long, device=CARD) for _ in range(accum)]
+    tokens = {"size": (job["batch"], job["seq"]), "dtype": torch.long, "device": CARD}
+    batches = [(torch.zeros(**tokens), torch.zeros(**tokens)) for _ in range(accum)]  # ids and labels
+    step_of = context.parallel(job, inner, meshes[0])
     autocast = {"dtype": DTYPES[job["dtype"]], "enabled": job.get("precision") == "autocast"}
     result, log = {}, None
     gc.disable()
     for step in ("first_step", "steady_step"):
         log = Log(tracker) if job.get("ops") and step == "steady_step" else None
         phases = Phases(tracker, log)
+        for tokens in (tokens for batch in batches for tokens in batch):
+            tokens.resize_(job["batch"], job["seq"])  # a new batch in the memory of the last, which may have been cut
         with tracker, log or contextlib.nullcontext():
             for i, batch in enumerate(batches):
                 silent = i + 1 < accum and not job.get("sync_each_batch")
                 if strategy and strategy != "ddp":
                     model.set_requires_gradient_sync(not silent)
-                with model.no_sync() if silent and strategy == "ddp" else contextlib.nullcontext():
+                waits = model.no_sync() if silent and strategy == "ddp" else contextlib.nullcontext()
+                with waits, step_of(*batch) as (inputs, labels):
                     with torch.autocast(CARD, **autocast):
                         with phases(f"forward.{i}"):
-                            out = model(input_ids=batch)
+                            out = model(**inputs)
                         with phases(f"loss.{i}"):
-                            loss = inner.loss_function(logits=out.logits, labels=batch, vocab_size=vocabulary)
+                            loss = inner.loss_function(logits=out.logits, vocab_size=vocabulary, **labels)
                             loss = loss / accum if accum > 1 else loss
                             if strategy or job.get("drop_logits"):
                                 out = None
                     with phases(f"backward.{i}"):
                         loss.backward()
                     del out, loss
+                inputs = labels = None
                 tracker.reset_mod_stats()
             with phases("clip"):
                 if job.get("clip"):

@@ -4,6 +4,7 @@ Ranks of a dense layer are pp × dp_replicate × fsdp × tp, those of its expert
 (`TransformersDeviceMesh`); a fake process group has one of them. Optimizer and clipping are by mesh, as `Trainer` has them.
 """
 
+import context
 import torch
 from card import CARD
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -65,6 +66,8 @@ def split(model, job, dense, experts):
     if tied:  # a plan is made before weights are tied
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     of_tp, of_ep, of_fsdp = model._resolve_parallel_plans(model.config.distributed_config)
+    if job.get("loss_parallel"):
+        of_tp = of_tp | {"lm_head": context.SHARDED_LOGITS}
     if of_tp:
         apply_tensor_parallelism(model, dense["tp"], of_tp)
     if of_ep:

@@ -101,6 +101,12 @@ impl RanksReport<'_> {
     }
 }
 
+/// `0`, or `0, cp 1` where ranks of a context parallel group differ.
+fn stage_and_place(class: &RankClass) -> String {
+    let stage = class.class.stage;
+    class.class.cp.map_or_else(|| stage.to_string(), |cp| format!("{stage}, cp {cp}"))
+}
+
 impl PlanReport<'_> {
     /// `rank 0, stage 0 of 4 (and 15 like it): needs most of 64 ranks`.
     pub(crate) fn rank_line(&self) -> Option<String> {
@@ -133,11 +139,15 @@ impl PlanReport<'_> {
         ))
     }
 
-    /// `, stage 0 of 4`.
+    /// `, stage 0 of 4, cp 1 of 2`.
     fn stage(&self, class: &RankClass) -> String {
-        match self.plan.mesh.pp {
+        let stage = match self.plan.mesh.pp {
             1 => String::new(),
             stages => format!(", stage {} of {stages}", class.class.stage),
+        };
+        match class.class.cp {
+            None => stage,
+            Some(cp) => format!("{stage}, cp {cp} of {}", self.plan.mesh.cp),
         }
     }
 
@@ -193,7 +203,7 @@ impl PlanReport<'_> {
     fn rank_row(&self, class: &RankClass, figures: &RankFigures, reserved: bool, host: bool) -> Vec<String> {
         let mut row = vec![
             ranges(&class.ranks),
-            class.class.stage.to_string(),
+            stage_and_place(class),
             ranges(&class.layers),
             super::grouped(figures.parameters),
             figures.phase.peak.to_string(),
@@ -249,7 +259,7 @@ impl PlanReport<'_> {
             let (peak, device) = (figures.phase.peak, figures.device_peak);
             let said = format!(
                 "stage {}, layers {layers}: {peak} in {} of the {} step, device peak {device}",
-                class.class.stage,
+                stage_and_place(class),
                 self.phase_of(figures),
                 figures.step.as_str()
             );

@@ -38,6 +38,9 @@ pub(super) struct RankClassJson<'a> {
     ranks: Vec<[u32; 2]>,
     count: u32,
     stage: u32,
+    /// The place in the context parallel group, where its ranks differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cp_rank: Option<u32>,
     layers: Vec<[u32; 2]>,
     parameters: u64,
     is_worst: bool,
@@ -106,6 +109,7 @@ impl PlanReport<'_> {
                 ranks: pairs(&class.ranks),
                 count: class.count(),
                 stage: class.class.stage,
+                cp_rank: class.class.cp,
                 layers: pairs(&class.layers),
                 parameters: figures.parameters,
                 is_worst: at == ranks.worst,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::options::*;
-use crate::parallel::{CpComm, DataParallel, Parallel, Schedule, Sharding, Stack, megatron};
+use crate::parallel::{CpComm, DataParallel, Parallel, RotateMethod, Schedule, Sharding, Stack, megatron};
 use crate::torch::Dtype;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -30,6 +30,7 @@ fn variants() -> Vec<(&'static str, Options)> {
         all.push((name, Options { recompute: Recompute::Selective, ..with(parallel, &bf16) }));
     }
     all.push(("tp", Options { clip_grad_norm: true, ..with(&tensor, &bf16) }));
+    all.push(("tp", with(&Parallel { loss_parallel: true, ..tensor.clone() }, &several(&bf16))));
     let experts = Parallel { ep: 2, ..tensor.clone() };
     all.push(("ep", with(&experts, &bf16)));
     for (sharding, tp) in [(Sharding::FullShard, 1), (Sharding::HybridShard, 2)] {
@@ -52,6 +53,14 @@ fn variants() -> Vec<(&'static str, Options)> {
         all.push(("fsdp", Options { lora: Some(lora.clone()), ..with(&parallel, &mixed) }));
         all.push(("fsdp", Options { clip_grad_norm: true, ..with(&parallel, &mixed) }));
         all.push(("fsdp", with(&Parallel { tp: 2, ..parallel }, &mixed)));
+    }
+    for (rank, cp_rotate) in [(0, RotateMethod::AllGather), (1, RotateMethod::AllToAll)] {
+        for sharding in [Sharding::FullShard, Sharding::Replicated] {
+            let parallel = Parallel { cp: 2, cp_rotate, rank, ..sharded(sharding, 1) };
+            all.extend(
+                [&bf16, &full(&mixed), &several(&mixed)].map(|options| ("cp", with(&parallel, options))),
+            );
+        }
     }
     let reduced = DataParallel { reduce_dtype: Some(Dtype::F32), ..DataParallel::default() };
     let reduced = Parallel { data: reduced, ..sharded(Sharding::FullShard, 4) };
@@ -153,7 +162,7 @@ fn a_tape_of_few_layers_is_the_whole_one() {
         }
     }
     assert!(wrong.is_empty(), "{} of {met:?}: {wrong:#?}", wrong.len());
-    assert_eq!(met.len(), 9, "{met:?}");
+    assert_eq!(met.len(), 10, "{met:?}");
 }
 
 /// What the dispatchers of Megatron's experts keep of a micro-batch goes in the next: micro-batches are alike all the same.

@@ -3,6 +3,7 @@
 use super::matmul::product;
 use super::pointwise::scale;
 use super::reduce::safe_softmax;
+use super::ring::{Ring, ring_attention};
 use super::view::{constant_pad, expand_heads, reshape, slice_last, transpose};
 use super::{add, additive_mask, constant_pad_last, dropout, output, to};
 use crate::torch::autocast::lowered;
@@ -24,41 +25,37 @@ pub(crate) enum SdpaKernel {
 }
 
 /// `F.scaled_dot_product_attention(q, k, v, mask)` of `[b, h, s, d]`; without a mask it is causal, and `k` and `v` may have
-/// fewer heads. A mask of booleans becomes one of numbers first; only the memory-efficient kernel takes it.
+/// fewer heads. A mask of booleans becomes one of numbers first; only the memory-efficient kernel takes it. Where context
+/// parallel ranks share a sequence, keys and values go round.
 pub(crate) fn scaled_dot_product_attention(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
+    inputs: [&Tensor; 3],
     mask: Option<&Tensor>,
-    kernel: SdpaKernel,
+    (kernel, ring): (SdpaKernel, Option<Ring>),
     dropout_p: f64,
 ) -> Tensor {
-    let (q, k, v) = (lowered(q), lowered(k), lowered(v));
+    let [q, k, v] = inputs.map(lowered);
     if let Some(mask) = mask {
         let bias = additive_mask(mask, q.dtype(), ["scalar_tensor"; 2]);
-        return efficient(&q, &k, &v, Some(&aligned(bias)));
+        return fused([&q, &k, &v], Some(&aligned(bias)), &EFFICIENT);
     }
-    match kernel {
-        SdpaKernel::Flash => {
-            let width = q.size(-1);
-            let [q, k, v] = [&q, &k, &v].map(|t| constant_pad(t, width.div_ceil(8).saturating_mul(8)));
-            let layouts = [&q, &k, &v].map(|t| t.layout().preserved());
-            let attended = q.layout().preserved();
-            let attended = fused([&q, &k, &v], None, &FLASH, q.size(2), attended, layouts);
-            if attended.size(-1) == width { attended } else { slice_last(&attended, width) }
-        }
-        SdpaKernel::MemoryEfficient => efficient(&q, &k, &v, None),
-        SdpaKernel::Math => math(&q, &k, &v, dropout_p),
+    let kernel = match kernel {
+        SdpaKernel::Flash => &FLASH,
+        SdpaKernel::MemoryEfficient => &EFFICIENT,
+        SdpaKernel::Math => return math(&q, &k, &v, dropout_p),
+    };
+    match ring {
+        None => padded([&q, &k, &v], kernel, |inputs| fused(inputs, None, kernel)),
+        Some(ring) => padded([&q, &k, &v], kernel, |inputs| ring_attention(inputs, kernel, ring)),
     }
 }
 
-fn efficient(q: &Tensor, k: &Tensor, v: &Tensor, bias: Option<&Tensor>) -> Tensor {
-    let lse = q.size(2).div_ceil(32).saturating_mul(32); // kAlignLSE
-    // everything lies as `[b, s, h, d]`
-    let inside =
-        |t: &Tensor| Layout::contiguous(&[t.size(0), t.size(2), t.size(1), t.size(3)]).transpose(1, 2);
-    let attended = Layout::contiguous(&[q.size(0), q.size(2), q.size(1), v.size(3)]).transpose(1, 2);
-    fused([q, k, v], bias, &EFFICIENT, lse, attended, [q, k, v].map(inside))
+/// Runs attention over heads as wide as the kernel takes them: flash a multiple of 8 (`pad_last_dim`).
+fn padded(inputs: [&Tensor; 3], kernel: &Fused, attention: impl FnOnce([&Tensor; 3]) -> Tensor) -> Tensor {
+    let [_, _, v] = inputs;
+    let width = v.size(-1);
+    let [q, k, v] = inputs.map(|t| constant_pad(t, t.size(-1).next_multiple_of(kernel.widths)));
+    let attended = attention([&q, &k, &v]);
+    if attended.size(-1) == width { attended } else { slice_last(&attended, width) }
 }
 
 /// The bias in rows of a multiple of 8, as the kernel wants them (`preprocess_mask`).
@@ -69,68 +66,105 @@ fn aligned(bias: Tensor) -> Tensor {
     }
 }
 
-struct Fused {
+/// A fused kernel: it keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op.
+pub(super) struct Fused {
     forward: &'static str,
     backward: &'static str,
     /// Bytes of the random generator's seed and offset.
     seeds: [u64; 2],
+    /// The number of log-sums of a head for so many queries.
+    log_sums: fn(u64) -> u64,
+    /// What it takes heads to be a multiple of.
+    widths: u64,
+    /// How what it makes like a tensor of `[b, h, s, d]` lies in memory.
+    like: fn(&Layout) -> Layout,
     /// What the backward kernel allocates for itself, of queries and keys.
     scratch: fn(&Tensor, &Tensor) -> Vec<Tensor>,
 }
 
-const FLASH: Fused = Fused {
+pub(super) const FLASH: Fused = Fused {
     forward: "_scaled_dot_product_flash_attention",
     backward: "_scaled_dot_product_flash_attention_backward",
     seeds: [16, 8],
+    log_sums: |queries| queries,
+    widths: 8,
+    like: Layout::preserved,
     scratch: kernel::flash_backward,
 };
 
-const EFFICIENT: Fused = Fused {
+pub(super) const EFFICIENT: Fused = Fused {
     forward: "_scaled_dot_product_efficient_attention",
     backward: "_scaled_dot_product_efficient_attention_backward",
     seeds: [8, 8],
+    log_sums: |queries| queries.div_ceil(32).saturating_mul(32), // kAlignLSE
+    widths: 1,
+    like: as_tokens,
     scratch: kernel::memory_efficient_backward,
 };
 
-/// A kernel that keeps inputs, output, log-sum-exp and seeds, and makes the three gradients in one op, each as `layouts` has
-/// it.
-fn fused(
-    inputs: [&Tensor; 3],
-    bias: Option<&Tensor>,
-    kernel: &'static Fused,
-    lse: u64,
-    attended: Layout,
-    layouts: [Layout; 3],
-) -> Tensor {
-    let [q, _k, _v] = inputs;
-    let torch = q.torch();
+/// `[b, h, s, d]` that lies as `[b, s, h, d]`.
+fn as_tokens(layout: &Layout) -> Layout {
+    let [b, h, s, d] = [0, 1, 2, 3].map(|dim| layout.size(dim));
+    Layout::contiguous(&[b, s, h, d]).transpose(1, 2)
+}
+
+impl Fused {
+    /// The attended states, log-sums, seed and offset.
+    pub(super) fn run(&self, [q, k, v]: [&Tensor; 3], bias: Option<&Tensor>) -> [Tensor; 4] {
+        let torch = q.torch();
+        torch.launch(self.forward);
+        torch.multiplies(attention_flops([1, 1], [q, k, v], 2), q.dtype());
+        torch.reads(&[q, k, v]);
+        bias.into_iter().for_each(|bias| torch.reads(&[bias]));
+        let values_wide = Layout::contiguous(&[q.size(0), q.size(1), q.size(2), v.size(3)]);
+        let like_q = if v.size(3) == q.size(3) { q.layout() } else { &values_wide };
+        let attended = torch.empty((self.like)(like_q), q.dtype());
+        let log_sums = Layout::contiguous(&[q.size(0), q.size(1), (self.log_sums)(q.size(2))]);
+        let log_sums = torch.empty(log_sums, Dtype::F32);
+        let [seed, offset] = self.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
+        [attended, log_sums, seed, offset]
+    }
+
+    /// How the gradients of these lie in memory.
+    pub(super) fn grads_like(&self, inputs: [&Tensor; 3]) -> [Layout; 3] {
+        inputs.map(|t| (self.like)(t.layout()))
+    }
+
+    /// The gradients of queries, keys and values.
+    pub(super) fn run_backward(
+        &self,
+        grad: &Tensor,
+        [q, k, v]: [&Tensor; 3],
+        [attended, log_sums]: [&Tensor; 2],
+        bias: Option<&Tensor>,
+        layouts: &[Layout; 3],
+    ) -> [Tensor; 3] {
+        let torch = grad.torch();
+        torch.launch(self.backward);
+        torch.multiplies(attention_flops([3, 2], [q, k, v], 2), grad.dtype());
+        torch.reads(&[grad, q, k, v, attended, log_sums]);
+        bias.into_iter().for_each(|bias| torch.reads(&[bias]));
+        let _scratch = (self.scratch)(q, k);
+        layouts.each_ref().map(|layout| torch.empty(layout.clone(), grad.dtype()))
+    }
+}
+
+/// Attention by one kernel.
+fn fused(inputs: [&Tensor; 3], bias: Option<&Tensor>, kernel: &'static Fused) -> Tensor {
+    let torch = inputs[0].torch();
     let recorded = recorded(torch, &inputs);
     let saved = recorded.then(|| (inputs.map(Tensor::save), bias.map(Tensor::save)));
-    let [attended, lse, seed, offset] = torch.selected(|| {
-        torch.launch(kernel.forward);
-        torch.multiplies(attention_flops([1, 1], inputs, 2), q.dtype());
-        torch.reads(&inputs);
-        bias.into_iter().for_each(|bias| torch.reads(&[bias]));
-        let attended = torch.empty(attended, q.dtype());
-        let lse = torch.empty(Layout::contiguous(&[q.size(0), q.size(1), lse]), Dtype::F32);
-        let [seed, offset] = kernel.seeds.map(|bytes| torch.empty(Layout::contiguous(&[bytes]), Dtype::Byte));
-        [attended, lse, seed, offset]
-    });
-    let Some(saved) = saved else { return attended };
-    let outputs = [attended.save(), lse.save()];
+    let [attended, log_sums, seed, offset] = torch.selected(|| kernel.run(inputs, bias));
+    let Some((saved, bias)) = saved else { return attended };
+    let outputs = [attended.save(), log_sums.save()];
     let seeds = [seed, offset].map(|seed| seed.save());
+    let layouts = kernel.grads_like(inputs);
     record(attended, &inputs, move |grad| {
-        let ([q, k, v], bias) =
-            (saved.0.each_ref().map(|s| s.unpack()), saved.1.as_ref().map(|s| s.unpack()));
-        let [attended, lse] = outputs.each_ref().map(|s| s.unpack());
+        let ([q, k, v], bias) = (saved.each_ref().map(|s| s.unpack()), bias.as_ref().map(|s| s.unpack()));
+        let [attended, log_sums] = outputs.each_ref().map(|s| s.unpack());
         let _seeds = seeds.each_ref().map(|s| s.unpack());
-        let torch = grad.torch();
-        torch.launch(kernel.backward);
-        torch.multiplies(attention_flops([3, 2], [&q, &k, &v], 2), grad.dtype());
-        torch.reads(&[grad, &q, &k, &v, &attended, &lse]);
-        bias.iter().for_each(|bias| torch.reads(&[bias]));
-        let _scratch = (kernel.scratch)(&q, &k);
-        layouts.iter().map(|layout| Some(torch.empty(layout.clone(), grad.dtype()))).collect()
+        let grads = kernel.run_backward(grad, [&q, &k, &v], [&attended, &log_sums], bias.as_ref(), &layouts);
+        grads.into_iter().map(Some).collect()
     })
 }
 

@@ -49,7 +49,8 @@ pub(crate) fn all_reduced_gradient(a: &Tensor, group: Group) -> Tensor {
     record(a.detach(), &[a], move |grad| one(summed(grad, group)))
 }
 
-fn summed(a: &Tensor, group: Group) -> Tensor {
+/// `funcol.all_reduce(a)`, outside autograd.
+pub(super) fn summed(a: &Tensor, group: Group) -> Tensor {
     let sum = like("_c10d_functional.all_reduce", a, a.layout().packed());
     a.torch().communicates(Collective::AllReduce, a.bytes(), group.ranks);
     sum

@@ -39,18 +39,7 @@ fn embedding_backward(grad: &Tensor, ids: &Tensor, table: [u64; 2]) -> Tensor {
 pub(crate) fn vocabulary_parallel_embedding(ids: &Tensor, weight: &Tensor, rows: u64) -> Tensor {
     let torch = weight.torch();
     ids.seen(); // as a DTensor
-    let compared = |op| {
-        let compared = output(torch, op, ids.layout().packed(), Dtype::Bool);
-        torch.reads(&[ids]);
-        compared
-    };
-    let (below, above) = (compared("lt.Scalar"), compared("ge.Scalar"));
-    let elsewhere = compared("__or__.Tensor");
-    drop((below, above));
-    let copied = like("clone", ids, ids.layout().packed());
-    let local = like("sub.Tensor", &copied, ids.layout().packed());
-    drop(copied);
-    torch.launch("masked_fill_.Scalar");
+    let (local, elsewhere) = found_here(ids);
     let whole = [rows, weight.size(1)];
     let found = torch.without_grad(|| embedding(&local, weight));
     drop(local);
@@ -64,6 +53,24 @@ pub(crate) fn vocabulary_parallel_embedding(ids: &Tensor, weight: &Tensor, rows:
     }
     let saved = ids.save();
     record(found, &[&table], move |grad| one(embedding_backward(grad, &saved.unpack(), whole)))
+}
+
+/// Ids as they count among this rank's rows, and which of them are another rank's (`_partition_value` of `_MaskPartial`).
+pub(super) fn found_here(ids: &Tensor) -> (Tensor, Tensor) {
+    let torch = ids.torch();
+    let compared = |op| {
+        let compared = output(torch, op, ids.layout().packed(), Dtype::Bool);
+        torch.reads(&[ids]);
+        compared
+    };
+    let (below, above) = (compared("lt.Scalar"), compared("ge.Scalar"));
+    let elsewhere = compared("__or__.Tensor");
+    drop((below, above));
+    let copied = like("clone", ids, ids.layout().packed());
+    let local = like("sub.Tensor", &copied, ids.layout().packed());
+    drop(copied);
+    torch.launch("masked_fill_.Scalar");
+    (local, elsewhere)
 }
 
 /// `torch.arange(length)`.

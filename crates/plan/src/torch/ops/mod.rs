@@ -10,10 +10,13 @@ mod fused_loss;
 mod indexing;
 mod log_probs;
 mod loss;
+mod loss_parallel;
 mod matmul;
 mod norm;
+mod packed;
 mod pointwise;
 mod reduce;
+mod ring;
 mod routing;
 mod view;
 
@@ -28,14 +31,18 @@ pub(crate) use indexing::{
 };
 pub(crate) use log_probs::{all_but_last, chunked_log_probs};
 pub(crate) use loss::{log_softmax, nll_loss};
+pub(crate) use loss_parallel::{log_softmax_parallel, nll_loss_parallel};
 pub(crate) use matmul::{addmm, grouped_mm, linear, linear_of_parts, matmul, matmul_4bit, matmul_8bit};
 pub(crate) use norm::layer_norm;
+pub(crate) use packed::{packed_mask, packed_sequences};
 pub(crate) use pointwise::{
     add, add_scalar, bitwise_not, cos, div, div_in_place, div_scalar, dropout, gelu, gelu_fast, gelu_new,
     masked_fill, masked_fill_in_place, mul, mul_scalar, neg, ones_like, pow2, relu, rsqrt, sigmoid, silu,
     sin, sub, tanh, to, to_copy,
 };
 pub(crate) use reduce::{mean_last, softmax, softmax_fp32, sum, sum_to};
+pub use ring::RotateMethod;
+pub(crate) use ring::{AROUND, GRADIENTS_AROUND, Ring};
 pub(crate) use routing::{
     at_least, cumsum, equal, exchange_counts, floor_divide, gather, greater, histc, index,
     index_add_in_place, inverse_permutation, nonzero, one_hot, ones_column, put_rows, received_ids,
