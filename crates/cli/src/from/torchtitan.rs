@@ -227,7 +227,11 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         let key = "parallelism/disable_loss_parallel";
         match reading.flag(key)? {
             None => {
-                reading.imply("--loss-parallel", true, "torchtitan's loss takes the logits as they are split")
+                reading.imply(
+                    "--loss-parallel",
+                    true,
+                    "torchtitan's loss takes the logits as they are split",
+                );
             }
             Some(disabled) => reading.set("--loss-parallel", !disabled, key),
         }
