@@ -410,10 +410,8 @@ impl Options {
             };
             return Err(Problem::in_option("--loss-parallel", cause).mend(mend));
         }
-        if !megatron {
-            self.check_data_parallel(&mesh)?;
-        }
-        self.check_context_parallel(&mesh)
+        self.check_context_parallel(&mesh)?;
+        if megatron { Ok(()) } else { self.check_data_parallel(&mesh) }
     }
 }
 
