@@ -222,14 +222,11 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
             raise option_error(name, "it is an option of the command line alone", ELSEWHERE[name])
         if name == "candidate":
             words += [f"--candidate={text}" for text in _candidates(value)]
-<<<<<<< HEAD
         elif name == "from_":
             files = [value] if isinstance(value, str | os.PathLike) else value or []
             words += [f"--from={no_standard_input(os.fspath(file))}" for file in files]
-=======
         elif name == "among":
             words += [f"--among={text}" for text in _among(value)]
->>>>>>> 3805e6d (fit --search in the READMEs, the guide and Python; three changes together where no two are enough; lines of fit that never contradict its verdict; the report of fit by idea)
         elif name == "phase" and isinstance(value, Mapping):
             words += [f"--phase={one}={phase}" for one, phase in value.items()]
         elif name == "phase" and not isinstance(value, str):
