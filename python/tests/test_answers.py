@@ -88,7 +88,17 @@ def test_a_search_is_the_command_lines(command_line: Callable[..., str]) -> None
     found = pl.fit("qwen2.5-0.5b", gpu="rtx-3060", gpus=2, among=among, global_batch_size=4)
     words = ["--among", "tp=1,2", "--among", "offload=none|activations,optimizer", "--among", "expand-kv=true,false"]
     assert found.to_json() == command_line(
-        "fit", "qwen2.5-0.5b", "--gpu", "rtx-3060", "--gpus", "2", *words, "--global-batch-size", "4", "--format", "json"
+        "fit",
+        "qwen2.5-0.5b",
+        "--gpu",
+        "rtx-3060",
+        "--gpus",
+        "2",
+        *words,
+        "--global-batch-size",
+        "4",
+        "--format",
+        "json",
     )
     assert found.to_dict()["tried"] == 8 and len(found.rows) == found.to_dict()["possible"]
 
