@@ -169,6 +169,18 @@ impl Combined {
         }
     }
 
+    /// ZeRO's partitions are the copies: a plan of it has them in fp32 where the precision is mixed.
+    fn copies_of_zero(&mut self, said: &Said) {
+        let are_fp32 = |it: &Setting| it.implied && it.option == "--master-weights" && it.value == "fp32";
+        if !self.settings.iter().any(are_fp32) || said.iter().any(|(option, _)| option == "--precision") {
+            return;
+        }
+        let precision = self.settings.iter_mut().find(|setting| setting.option == "--precision");
+        if let Some(half) = precision.filter(|setting| matches!(setting.value.as_str(), "bf16" | "fp16")) {
+            half.value.push_str("-mixed");
+        }
+    }
+
     /// Adapters, and an optimizer on the host, are stepped without copies on the card; ZeRO has copies by itself. Megatron's Adam
     /// has one implementation.
     fn drop_what_goes_with_nothing(&mut self, said: &Said) {
@@ -180,6 +192,9 @@ impl Combined {
         let is_zero = self.value("--zero", said).is_some_and(|stage| stage != "0") && !is_megatron;
         if is_megatron {
             self.settings.retain(|setting| !(setting.implied && setting.option == "--optimizer-impl"));
+        }
+        if is_zero {
+            self.copies_of_zero(said);
         }
         if lora || on_host || is_zero {
             let copies = |setting: &Setting| {

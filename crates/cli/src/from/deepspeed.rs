@@ -157,7 +157,10 @@ fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
             is_open = true;
         } else if reading.is(&key)? {
             reading.set("--precision", half, &key);
-            reading.imply("--master-weights", "fp32", "DeepSpeed's optimizer steps fp32 copies");
+            // `bf16_master_weights_and_grads`: the copies are in bf16 too
+            if !reading.is(&format!("{section}/bf16_master_weights_and_grads"))? {
+                reading.imply("--master-weights", "fp32", "DeepSpeed's optimizer steps fp32 copies");
+            }
         }
     }
     if reading.is("torch_autocast/enabled")? {

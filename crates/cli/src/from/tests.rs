@@ -65,7 +65,7 @@ const DEEPSEEK: (&str, &str) = sample!("megatron-deepseek-v3.sh");
 
 #[test]
 fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
-    insta::assert_snapshot!(becomes(&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"), @r"
+    insta::assert_snapshot!(becomes(&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"), @"
     peakledger plan Qwen/Qwen2.5-0.5B
       --zero 2
       --offload optimizer
@@ -78,7 +78,7 @@ fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
       --clip-grad-norm
       --recompute full
       --loss-in-model
-      --precision bf16
+      --precision bf16-mixed
       --gpus 8
     ");
     insta::assert_snapshot!(becomes(&[DEEPSPEED], "gpt2 --gpus 8"), @r"
@@ -93,10 +93,10 @@ fn deepspeed_alone() {
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "gradient_clipping": 1.0,
         "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e8, "stage3_prefetch_bucket_size": 5e7},
         "curriculum_learning": {"enabled": true}}"#;
-    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @r"
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @"
     peakledger plan gpt2
       --micro-batch-size 2
-      --precision bf16
+      --precision bf16-mixed
       --optimizer adamw
       --optimizer-impl fused
       --clip-grad-norm
@@ -131,10 +131,10 @@ fn deepspeeds_sizes_are_options_of_its_stage() {
         "overlap_comm": true, "sub_group_size": 1e12, "stage3_max_live_parameters": 5e9,
         "stage3_prefetch_bucket_size": 1e14, "stage3_param_persistence_threshold": 10000}}"#;
     let of_stage = |stage| becomes(&[("ds.json", &text.replace("STAGE", stage))], "gpt2 --gpus 8");
-    insta::assert_snapshot!(of_stage("3"), @r"
+    insta::assert_snapshot!(of_stage("3"), @"
     peakledger plan gpt2
       --micro-batch-size 1
-      --precision bf16
+      --precision bf16-mixed
       --clip-grad-norm
       --zero 3
       --zero-prefetch-bucket-size 100000000000000
@@ -143,10 +143,10 @@ fn deepspeeds_sizes_are_options_of_its_stage() {
       --zero-sub-group-size 1000000000000
       --gpus 8
     ");
-    insta::assert_snapshot!(of_stage("2"), @r"
+    insta::assert_snapshot!(of_stage("2"), @"
     peakledger plan gpt2
       --micro-batch-size 1
-      --precision bf16
+      --precision bf16-mixed
       --clip-grad-norm
       --zero 2
       --zero-overlap-comm
@@ -222,10 +222,10 @@ fn accelerate_says_how_many_gpus_and_how_they_are_used() {
     let text = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: cpu\n  \
                 zero3_init_flag: true\n  gradient_accumulation_steps: 4\nmixed_precision: bf16\nnum_processes: 8\n\
                 parallelism_config:\n  parallelism_config_tp_size: 2\n";
-    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2"), @r"
+    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2"), @"
     peakledger plan gpt2
       --gpus 8
-      --precision bf16
+      --precision bf16-mixed
       --zero 3
       --offload optimizer
       --gradient-accumulation-steps 4
