@@ -15,7 +15,7 @@ use crate::side_by_side::{cores, counted, side_by_side};
 use peakledger_input::{Place, Problem};
 use peakledger_plan::options::Options;
 use peakledger_plan::{Plan, Tried, Verdict, plan, try_out, try_out_replayed};
-use peakledger_report::{Refused, SearchReport, SearchRow, is_near};
+use peakledger_report::{Refused, SearchReport, SearchRow, closest, is_near};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -35,7 +35,7 @@ pub(super) fn run(
     let search = Search { trial, request, combinations: &combinations, sequences };
     let (mut rows, refused) = search.try_all(cores(), output.is_for_people());
     let front = search.front(&mut rows);
-    let shown = front.first().and_then(|at| rows.get(*at)).or_else(|| rows.first());
+    let shown = front.first().and_then(|at| rows.get(*at)).or_else(|| closest(&rows));
     let plan = shown.and_then(|row| plan(trial.architecture.clone(), search.options(row.number).ok()?).ok());
     let report = SearchReport {
         name,

@@ -216,6 +216,7 @@ fn where_none_fits_the_closest_is_said() {
     let bench = bench();
     let out = text(&bench, "--gpu 300MiB", &["recompute=none,full", "batch=1,2"]);
     assert!(out.contains("none fits; the closest is recompute full"), "{out}");
+    assert!(!out.contains("activations are kept for backward"), "another combination is described: {out}");
     let code = |exit: &str| {
         let among = ["recompute=none,full"];
         command(&bench, &format!("--gpu 300MiB {exit}"), &among).output().unwrap().status.code()

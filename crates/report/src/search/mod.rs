@@ -121,6 +121,11 @@ const TIME: &str = "in theory: products and copies at the card's peak rates, wha
 const TAKEN: &str = "what is shown is held by a replay of the caching allocator, and so is what fits with less to spare than a \
                      quarter of what it takes, but for pipelines; the others fit or not by their device peak";
 
+/// The row that needs least; of equals the first combination.
+pub fn closest(rows: &[SearchRow]) -> Option<&SearchRow> {
+    rows.iter().min_by_key(|row| (row.tried.verdict.needed, row.number))
+}
+
 impl SearchReport<'_> {
     /// All combinations.
     fn tried(&self) -> u64 {
@@ -203,8 +208,7 @@ impl SearchReport<'_> {
 
     /// Where none fits, the one that is least short.
     fn closest(&self) -> Option<&SearchRow> {
-        let first = |row: &&SearchRow| (row.tried.verdict.needed, row.number);
-        self.rows.iter().filter(|_| self.front.is_empty()).min_by_key(first)
+        closest(self.rows).filter(|_| self.front.is_empty())
     }
 
     /// The row that is said first.
