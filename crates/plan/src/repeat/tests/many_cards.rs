@@ -130,16 +130,6 @@ fn a_tape_of_few_layers_is_the_whole_one() {
     for architecture in architectures().into_iter().chain(stages) {
         let (family, shape) = (architecture.family.model_type, &architecture.shape);
         for (kind, options) in variants() {
-            if std::env::var("KIND").is_ok_and(|k| !kind.starts_with(&k))
-                || std::env::var("FAMILY").is_ok_and(|k| k != family)
-            {
-                continue;
-            }
-            if std::env::var("KIND").is_ok_and(|k| !kind.starts_with(&k))
-                || std::env::var("FAMILY").is_ok_and(|k| k != family)
-            {
-                continue;
-            }
             // a stage of few layers runs all of them
             let is_short = options.parallel.pp > 1 && shape.num_hidden_layers != 24;
             let refused = is_short
