@@ -66,14 +66,15 @@ fn main() {
 
 /// Every rank of a world of ten thousand, of which equal ones are planned once.
 fn ranks() {
+    let model = open_model("llama-3.1-70b").unwrap();
+    let architecture = Architecture::read(&model.config).unwrap();
     let world = Parallel { gpus: Some(10_240), tp: 8, pp: 16, ..Parallel::default() };
+    let options = Options { parallel: world, ..Options::default() };
     let sorted = best(20, || {
-        std::hint::black_box(classes(&world, Stack::default(), 80).unwrap());
+        std::hint::black_box(classes(&architecture, &options).unwrap());
     });
     println!("a pipeline of 16 stages, llama-3.1-70b");
     println!("  10,240 ranks in classes       {sorted:>9.2?}");
-    let model = open_model("llama-3.1-70b").unwrap();
-    let architecture = Architecture::read(&model.config).unwrap();
     for (micro_batches, recompute) in [(16, Recompute::Full), (64, Recompute::Full), (64, Recompute::None)] {
         let options = Options {
             precision: Precision::Bf16,

@@ -25,8 +25,11 @@ pub fn fewest_gpus(
         Options { parallel, ..options.clone() }
     };
     let fits_among = |dp: u32| {
-        let planned = Short::of_worst(architecture, among(dp), Extent::Replay, verdict);
-        planned.is_ok_and(|short| verdict(short.plan()).fits())
+        // what may need most of the ranks is planned first: mostly it says that it does not fit
+        [Extent::Peak, Extent::Replay].into_iter().all(|extent| {
+            let planned = Short::of_worst(architecture, among(dp), extent, verdict);
+            planned.is_ok_and(|short| verdict(short.plan()).fits())
+        })
     };
     let mut enough = 1;
     while !fits_among(enough) {

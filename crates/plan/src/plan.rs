@@ -122,16 +122,7 @@ pub(crate) fn plan_stage(
     options: Options,
     counted: &Counted,
 ) -> Result<Plan, Problem> {
-    let seq_len = options.length(&architecture.shape);
-    options.check(seq_len, architecture.shape.num_hidden_layers, architecture.shape.num_experts)?;
-    if options.stack == Stack::Megatron {
-        megatron::check(&options, &architecture, seq_len)?;
-    }
-    let positions = architecture.shape.max_position_embeddings;
-    if architecture.shape.learned_positions && seq_len > positions {
-        let cause = format!("the model has {positions} learned positions, and none beyond");
-        return Err(Problem::in_option("--seq-len", cause).mend(format!("use {positions} or fewer tokens")));
-    }
+    let seq_len = checked(&architecture, &options)?;
     let mesh = options.mesh()?;
     // a stage is a part of the model, and what options name may be in another
     let count = || counted.get_or_init(|| step::count_all(&architecture, &options)).clone();
@@ -140,6 +131,22 @@ pub(crate) fn plan_stage(
     let (parameters, trainable) = whole.unwrap_or((outcome.parameters, outcome.trainable));
     let plan = Plan::of(architecture, options, seq_len, outcome)?;
     Ok(Plan { parameters, trainable, ..plan })
+}
+
+/// The length of a sequence, where a step can be run so.
+pub(crate) fn checked(architecture: &Architecture, options: &Options) -> Result<u64, Problem> {
+    let shape = &architecture.shape;
+    let seq_len = options.length(shape);
+    options.check(seq_len, shape.num_hidden_layers, shape.num_experts)?;
+    if options.stack == Stack::Megatron {
+        megatron::check(options, architecture, seq_len)?;
+    }
+    let positions = shape.max_position_embeddings;
+    if shape.learned_positions && seq_len > positions {
+        let cause = format!("the model has {positions} learned positions, and none beyond");
+        return Err(Problem::in_option("--seq-len", cause).mend(format!("use {positions} or fewer tokens")));
+    }
+    Ok(seq_len)
 }
 
 /// What a total counts.

@@ -84,10 +84,14 @@ impl Fit {
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
         quick: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Fit, Problem> {
-        let planned = Short::of_worst(architecture, options.clone(), Extent::Peak, verdict)?;
-        let taken = match options.parallel.pp {
-            1 => verdict(planned.plan()),
-            _ => verdict(Short::of_worst(architecture, options.clone(), Extent::Replay, verdict)?.plan()),
+        let planned = |extent| {
+            let planned = Short::of_worst(architecture, options.clone(), extent, verdict)?;
+            Ok((verdict(planned.plan()), planned))
+        };
+        // what may need most of the ranks is enough to say that it does not fit; a pipeline is replayed whole
+        let (taken, planned) = match planned(Extent::Peak)? {
+            (taken, few) if options.parallel.pp == 1 && !taken.fits() => (taken, few),
+            _ => planned(Extent::Replay)?,
         };
         let seq_len = planned.plan().seq_len;
         let options = Options { seq_len: Some(seq_len), ..options };
@@ -190,9 +194,11 @@ impl Search<'_> {
         };
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
         let Some(most) = by_plan.amount else { return by_plan };
+        // the ranks that may need most stand for all
+        let extent = if self.options.parallel.pp > 1 { Extent::Replay } else { Extent::Peak };
         let taken = |amount: u64| {
             let options = self.options_with(axis, amount);
-            let short = Short::of_worst(self.architecture, options, Extent::Replay, self.quick).ok()?;
+            let short = Short::of_worst(self.architecture, options, extent, self.quick).ok()?;
             let verdict = (self.quick)(short.plan());
             verdict.fits().then_some(verdict.needed)
         };

@@ -3,7 +3,9 @@
 use crate::config::Architecture;
 use crate::options::{Lora, LoraTargets, Offload, Options, Recompute};
 use crate::parallel::schedule::enough;
-use crate::parallel::{Parallel, Schedule, Shown, classes, plan_ranks};
+use crate::parallel::{
+    Parallel, RankClass, Schedule, Shown, classes, classes_that_may_need_most, plan_classes,
+};
 use crate::plan::{Counted, plan_stage};
 use crate::{Costs, Plan, PlannedPhase, Verdict};
 use peakledger_core::Bytes;
@@ -21,8 +23,8 @@ pub(crate) struct Short(Plan);
 pub(crate) enum Extent {
     /// As much as its device peak and its costs stand on.
     Peak,
-    /// As much as the allocator is asked: all of a pipeline, since what it reserves depends on every micro-batch that is in
-    /// flight beside others.
+    /// As much as the allocator is asked: every class of ranks, and all of a pipeline, since what it reserves depends on every
+    /// micro-batch that is in flight beside others.
     Replay,
 }
 
@@ -34,6 +36,14 @@ impl Extent {
             _ if options.parallel.pp <= 1 => PLANNED,
             Extent::Peak => enough(&options.parallel).unwrap_or(all),
             Extent::Replay => all,
+        }
+    }
+
+    /// The classes of ranks that are planned.
+    fn classes(self, architecture: &Architecture, options: &Options) -> Result<Vec<RankClass>, Problem> {
+        match self {
+            Extent::Peak => classes_that_may_need_most(architecture, options),
+            Extent::Replay => classes(architecture, options),
         }
     }
 
@@ -65,7 +75,9 @@ impl Short {
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Short, Problem> {
         let (options, left_out) = extent.shortened(architecture, options)?;
-        let ranks = plan_ranks(architecture, &options, Shown::Worst, |plan| (verdict(plan).needed, ()))?;
+        let classes = extent.classes(architecture, &options)?;
+        let look = |plan: &Plan| (verdict(plan).needed, ());
+        let ranks = plan_classes(architecture, &options, classes, Shown::Worst, look)?;
         Ok(Short(Plan { left_out, ..ranks.plan }))
     }
 
@@ -82,14 +94,13 @@ impl Short {
         mut look: impl FnMut(&Short),
     ) -> Result<(), Problem> {
         let (options, left_out) = extent.shortened(architecture, options)?;
-        let parallel = Parallel { etp: Some(options.mesh()?.etp), ..options.parallel.clone() };
         // names that options have may be those of modules of another stage, which counting finds out
         let has_names = matches!(&options.lora, Some(Lora { targets: LoraTargets::Named(_), .. }))
             || !options.freeze.is_empty();
         let counted = if has_names { Counted::new() } else { Counted::from(Ok((0, 0))) };
-        let mut classes = classes(&parallel, options.stack, architecture.shape.num_hidden_layers)?;
+        let mut classes = extent.classes(architecture, &options)?;
         if extent == Extent::Peak && second_stage_needs_most(architecture, &options) {
-            let (second, last) = (1, parallel.pp.saturating_sub(1));
+            let (second, last) = (1, options.parallel.pp.saturating_sub(1));
             classes.retain(|class| class.class.stage <= second || class.class.stage == last);
         }
         for class in classes {
@@ -140,6 +151,7 @@ mod tests {
     use super::*;
     use crate::catalogue::card;
     use crate::options::{Attention, HoldOutputs, Precision};
+    use crate::parallel::plan_ranks;
     use crate::{Dtype, plan};
     use peakledger_input::Source;
 

@@ -1,11 +1,13 @@
 //! Every rank's ledger: ranks that run the same thing are one class, which is planned once.
 
-use super::{Mesh, Parallel, Place, Stack};
+use super::data::parts::{Keeping, Parts};
+use super::{Mesh, Parallel, Place, Sharding, Stack};
 use crate::Plan;
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::parallel::stage::parts;
-use crate::plan::{Counted, plan_stage};
+use crate::plan::{Counted, checked, plan_stage};
+use crate::step::trained_numbers;
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
 use std::cmp::Reverse;
@@ -18,9 +20,9 @@ use std::thread;
 
 /// What decides which class a rank is in: ranks whose values are the same hold the same bytes at the same moments.
 ///
-/// Ranks of a data or tensor parallel group are taken to be like their first, which has the largest shards where what they
-/// share out does not divide; a strategy whose ranks differ by more adds what tells them apart. A rank that is asked for is
-/// planned itself.
+/// Ranks of a tensor parallel group, and those that shard by FSDP2 or Megatron's distributed optimizer, are taken to be like
+/// their first, which has the largest shards where what they share out does not divide; a strategy whose ranks differ by more
+/// adds what tells them apart. A rank that is asked for is planned itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
     /// The pipeline stage.
@@ -28,13 +30,55 @@ pub struct Class {
     /// The place in the context parallel group, on transformers' modules: each attends to other parts of what comes round, and
     /// the last alone makes no mask. Megatron's ranks are taken to be like their first.
     pub cp: Option<u32>,
+    /// Under ZeRO 1 and 2 of transformers' modules, the first place in the data parallel group whose part is of as much of the
+    /// same parameters.
+    pub dp: Option<u32>,
 }
 
-impl Class {
-    /// That of a rank that stands there.
-    fn of(place: Place, tells_context_apart: bool) -> Class {
-        Class { stage: place.pp, cp: tells_context_apart.then_some(place.cp) }
+/// What tells ranks of a stage apart.
+#[derive(Default)]
+struct Apart {
+    /// Whether their place in the context parallel group does.
+    cp: bool,
+    /// Of each stage, the first place in the data parallel group that is like each.
+    dp: Vec<Vec<u32>>,
+}
+
+impl Apart {
+    fn of(architecture: &Architecture, options: &Options, mesh: &Mesh) -> Result<Apart, Problem> {
+        let on_transformers = options.stack == Stack::Transformers;
+        let mut apart = Apart { cp: mesh.cp > 1 && on_transformers, dp: Vec::new() };
+        let in_parts = matches!(options.parallel.sharding, Sharding::Zero1 | Sharding::Zero2);
+        if mesh.dp > 1 && on_transformers && in_parts {
+            let parts = |stage| Ok(parts_of(architecture, options, mesh, stage)?.alike());
+            apart.dp = (0..mesh.pp).map(parts).collect::<Result<_, Problem>>()?;
+        }
+        Ok(apart)
     }
+
+    /// The class of a rank that stands there.
+    fn class(&self, place: Place) -> Class {
+        let alike = self.dp.get(place.pp as usize);
+        Class {
+            stage: place.pp,
+            cp: self.cp.then_some(place.cp),
+            dp: alike.and_then(|alike| alike.get(place.dp as usize)).copied(),
+        }
+    }
+}
+
+/// The parts that data parallel ranks of a stage have.
+fn parts_of(
+    architecture: &Architecture,
+    options: &Options,
+    mesh: &Mesh,
+    stage: u32,
+) -> Result<Parts, Problem> {
+    checked(architecture, options)?;
+    let rank = (0..mesh.world).find(|rank| mesh.place(*rank).pp == stage).unwrap_or(0);
+    let parallel = Parallel { rank, ..options.parallel.clone() };
+    let sizes = trained_numbers(architecture, &Options { parallel, ..options.clone() })?;
+    Ok(Parts::of(sizes, mesh.dp))
 }
 
 /// Ranks that run the same thing.
@@ -69,12 +113,45 @@ impl RankClass {
 ///
 /// # Errors
 /// Says which sizes make no world, or which layers cannot be split.
-pub fn classes(parallel: &Parallel, stack: Stack, layers: u32) -> Result<Vec<RankClass>, Problem> {
+pub fn classes(architecture: &Architecture, options: &Options) -> Result<Vec<RankClass>, Problem> {
+    let mesh = options.mesh()?;
+    let parallel = Parallel { etp: Some(mesh.etp), ..options.parallel.clone() };
+    sorted(&parallel, architecture.shape.num_hidden_layers, &Apart::of(architecture, options, &mesh)?)
+}
+
+/// Those of them that one may look at alone for the device peak: the others keep no more, and no earlier.
+///
+/// # Errors
+/// As [`classes`].
+pub(crate) fn classes_that_may_need_most(
+    architecture: &Architecture,
+    options: &Options,
+) -> Result<Vec<RankClass>, Problem> {
+    let mut all = classes(architecture, options)?;
+    // summed in fp32 or sent to the host, gradients are there in pieces, at moments of which none is surely the worst
+    let keeps_whole = options.grad_dtype.is_none() && !options.offload.optimizer;
+    if keeps_whole && all.iter().any(|class| class.class.dp.is_some()) {
+        let mesh = options.mesh()?;
+        let keeping = Keeping {
+            last_comes_first: options.parallel.sharding == Sharding::Zero2,
+            width: options.implied().width(),
+        };
+        let of_stage = |stage| Ok(parts_of(architecture, options, &mesh, stage)?.that_may_need_most(keeping));
+        let most: Vec<Vec<u32>> = (0..mesh.pp).map(of_stage).collect::<Result<_, Problem>>()?;
+        all.retain(|class| {
+            let places = class.ranks.iter().cloned().flatten().map(|rank| mesh.place(rank).dp);
+            most.get(class.class.stage as usize)
+                .is_some_and(|most| places.into_iter().any(|dp| most.contains(&dp)))
+        });
+    }
+    Ok(all)
+}
+
+fn sorted(parallel: &Parallel, layers: u32, apart: &Apart) -> Result<Vec<RankClass>, Problem> {
     let mesh = Mesh::of(parallel)?;
-    let apart = mesh.cp > 1 && stack == Stack::Transformers;
     let mut by_class: BTreeMap<Class, Vec<Range<u32>>> = BTreeMap::new();
     for rank in 0..mesh.world {
-        let ranges = by_class.entry(Class::of(mesh.place(rank), apart)).or_default();
+        let ranges = by_class.entry(apart.class(mesh.place(rank))).or_default();
         match ranges.last_mut() {
             Some(last) if last.end == rank => last.end = rank + 1,
             _ => ranges.push(rank..rank + 1),
@@ -125,12 +202,22 @@ pub fn plan_ranks<T: Send>(
     shown: Shown,
     look: impl Fn(&Plan) -> (Bytes, T) + Sync,
 ) -> Result<Ranks<T>, Problem> {
-    let parallel = Parallel { etp: Some(options.mesh()?.etp), ..options.parallel.clone() };
-    let classes = classes(&parallel, options.stack, architecture.shape.num_hidden_layers)?;
     if let Shown::Rank(rank) = shown {
         // there may be no such rank
-        Mesh::of(&Parallel { rank, ..parallel })?;
+        let etp = Some(options.mesh()?.etp);
+        Mesh::of(&Parallel { rank, etp, ..options.parallel.clone() })?;
     }
+    plan_classes(architecture, options, classes(architecture, options)?, shown, look)
+}
+
+/// The same of some classes.
+pub(crate) fn plan_classes<T: Send>(
+    architecture: &Architecture,
+    options: &Options,
+    classes: Vec<RankClass>,
+    shown: Shown,
+    look: impl Fn(&Plan) -> (Bytes, T) + Sync,
+) -> Result<Ranks<T>, Problem> {
     let (next, counted) = (AtomicUsize::new(0), Counted::new());
     let found: Mutex<Found<T>> = Mutex::new(Found { shown, kept: None, each: BTreeMap::new() });
     let work = || {
@@ -205,13 +292,16 @@ impl<T> Found<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{Offload, Precision};
     use crate::parallel::Schedule;
+    use crate::torch::Dtype;
+    use peakledger_input::Source;
 
     #[test]
     fn ten_thousand_ranks_are_as_many_classes_as_stages() {
         let parallel = Parallel { gpus: Some(10_240), tp: 8, pp: 16, ..Parallel::default() };
         assert_eq!(Mesh::of(&parallel).unwrap().dp, 80);
-        let classes = classes(&parallel, Stack::Transformers, 80).unwrap();
+        let classes = sorted(&parallel, 80, &Apart::default()).unwrap();
         assert_eq!(classes.len(), 16);
         assert_eq!(classes.iter().map(RankClass::count).sum::<u32>(), 10_240);
         assert!(classes.iter().all(|class| class.count() == 640 && class.ranks.len() == 1));
@@ -254,31 +344,88 @@ mod tests {
         assert!(refused.to_string().contains("there is no rank 4 of 4"));
     }
 
+    /// Of a model cut into four parts each rank is planned by itself, and is as its class says; the worst is the worst of all,
+    /// and among those that may need most at the device.
+    #[test]
+    fn ranks_with_parts_of_other_parameters_are_told_apart() {
+        let config = r#"{"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 160,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 256,
+            "tie_word_embeddings": TIED}"#;
+        let device_peak = |plan: &Plan| plan.device_peak().phase.device_peak;
+        let mut told_apart = 0;
+        for (tied, sharding, dp, bucket, micro_batches) in [
+            ("false", Sharding::Zero2, 4, 500_000_000, 1),
+            ("false", Sharding::Zero2, 4, 5_000, 2),
+            ("true", Sharding::Zero2, 16, 20_000, 1),
+            ("false", Sharding::Zero1, 4, 500_000_000, 2),
+            ("true", Sharding::Zero1, 16, 5_000, 1),
+        ] {
+            for (grad_dtype, offload, pp) in
+                [(None, false, 1), (Some(Dtype::F32), false, 1), (None, true, 1), (None, false, 3)]
+            {
+                let is_refused = match sharding {
+                    Sharding::Zero2 => pp > 1,
+                    _ => grad_dtype.is_some(),
+                };
+                if is_refused {
+                    continue;
+                }
+                let text = config.replace("TIED", if pp > 1 { "false" } else { tied });
+                let architecture = Architecture::read(&Source::from_text("config.json", text)).unwrap();
+                let mut parallel = Parallel { dp: Some(dp), pp, sharding, ..Parallel::default() };
+                parallel.data.zero.reduce_bucket_size = bucket;
+                let options = Options {
+                    seq_len: Some(64),
+                    precision: Precision::Bf16Mixed,
+                    gradient_accumulation_steps: micro_batches,
+                    grad_dtype,
+                    offload: Offload { optimizer: offload, ..Offload::default() },
+                    parallel,
+                    ..Options::default()
+                };
+                let look = |plan: &Plan| (device_peak(plan), device_peak(plan));
+                let ranks = plan_ranks(&architecture, &options, Shown::Worst, look).unwrap();
+                told_apart += usize::from(ranks.each.len() > pp as usize);
+                let mut most = Bytes::ZERO;
+                for rank in 0..dp * pp {
+                    let parallel = Parallel { rank, ..options.parallel.clone() };
+                    let alone = crate::plan(architecture.clone(), Options { parallel, ..options.clone() });
+                    let peak = device_peak(&alone.unwrap());
+                    let (_, of_class) = ranks.each.iter().find(|(class, _)| class.has(rank)).unwrap();
+                    assert_eq!(peak, *of_class, "rank {rank} of {options:?}");
+                    most = most.max(peak);
+                }
+                assert_eq!(device_peak(&ranks.plan), most);
+                let few = classes_that_may_need_most(&architecture, &options).unwrap();
+                let of_few = plan_classes(&architecture, &options, few, Shown::Worst, look).unwrap();
+                assert_eq!(device_peak(&of_few.plan), most, "{options:?}");
+            }
+        }
+        assert!(told_apart > 10, "{told_apart}");
+    }
+
     #[test]
     fn without_stages_all_ranks_are_alike() {
         let parallel = Parallel { gpus: Some(64), tp: 8, ..Parallel::default() };
-        let classes = classes(&parallel, Stack::Transformers, 32).unwrap();
+        let classes = sorted(&parallel, 32, &Apart::default()).unwrap();
         assert_eq!((classes.len(), classes[0].count(), classes[0].first()), (1, 64, 0));
     }
 
     #[test]
     fn ranks_that_share_a_sequence_are_told_apart() {
         let parallel = Parallel { gpus: Some(16), tp: 2, cp: 4, ..Parallel::default() };
-        let apart = classes(&parallel, Stack::Transformers, 32).unwrap();
+        let apart = sorted(&parallel, 32, &Apart { cp: true, ..Apart::default() }).unwrap();
         assert_eq!(apart.len(), 4);
         assert_eq!(apart[1].ranks, [2..4, 10..12]);
         assert_eq!((apart[1].class.stage, apart[1].class.cp), (0, Some(1)));
-        assert_eq!(classes(&parallel, Stack::Megatron, 32).unwrap().len(), 1);
+        assert_eq!(sorted(&parallel, 32, &Apart::default()).unwrap().len(), 1);
     }
 
     #[test]
     fn a_stage_of_dual_pipe_has_layers_of_both_ends() {
         let parallel = Parallel { pp: 4, schedule: Schedule::DualPipe, ..Parallel::default() };
-        let layers: Vec<_> = classes(&parallel, Stack::Transformers, 8)
-            .unwrap()
-            .into_iter()
-            .map(|class| class.layers)
-            .collect();
+        let layers: Vec<_> =
+            sorted(&parallel, 8, &Apart::default()).unwrap().into_iter().map(|class| class.layers).collect();
         assert_eq!(layers[0], [0..2, 6..8]);
         assert_eq!(layers[2], [4..6, 2..4]);
     }

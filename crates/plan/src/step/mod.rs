@@ -301,6 +301,25 @@ pub(crate) fn count_all(arch: &Architecture, options: &Options) -> Result<(u64, 
     Ok((all, count(&build.parameters)))
 }
 
+/// The numbers of each trained parameter that a rank holds, in order, found without running anything.
+///
+/// # Errors
+/// Names the option that the model does not take.
+pub(crate) fn trained_numbers(arch: &Architecture, options: &Options) -> Result<Vec<u64>, Problem> {
+    let parallel = &options.parallel;
+    let stage = options.mesh()?.place(parallel.rank).pp;
+    let mut build = Builder::new(Torch::new(0, options.capability), options);
+    build.tensor = TensorParallel::of(arch, options)?;
+    for part in parts(parallel, arch.shape.num_hidden_layers, stage)? {
+        let run = Run { part, ..Run::none(&arch.shape) };
+        let _model = built(&mut build, arch, options, (None, run));
+        build.part_of_stage += 1;
+    }
+    let _value_head = ValueHead::of(&mut build, &arch.shape, options.objective);
+    let trained = build.parameters.iter().filter(|parameter| parameter.leaf.is_some());
+    Ok(trained.map(|parameter| parameter.tensor.layout().numel()).collect())
+}
+
 /// Every parameter as one that lies on the host.
 fn host_parameters(torch: &Torch, parameters: &[Parameter]) -> Vec<HostParameter> {
     let tape = torch.tape.borrow();

@@ -10,6 +10,7 @@ use peakledger_core::Bytes;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::parallel::RankClass;
 use peakledger_plan::{Plan, PlannedPhase, Step};
+use std::cmp::Reverse;
 use std::io;
 use std::ops::Range;
 
@@ -123,7 +124,15 @@ impl PlanReport<'_> {
             count => format!(" and {} like it", count - 1),
         };
         if ranks.shown == ranks.worst {
-            return Some(format!("{whose}{like}: the worst of {world} ranks"));
+            // by what is reserved, which need not be where most is allocated
+            let peak_of = |at: usize| ranks.each.get(at).map(|(_, figures)| figures.phase.peak);
+            let highest = ranks.each.iter().max_by_key(|(class, it)| (it.phase.peak, Reverse(class.first())));
+            let higher = highest.filter(|(_, figures)| Some(figures.phase.peak) > peak_of(ranks.shown));
+            let higher = higher.map(|(class, figures)| {
+                let (rank, stage, peak) = (class.first(), self.stage(class), figures.phase.peak);
+                format!(" by what it needs of the card; rank {rank}{stage} peaks higher, at {peak}")
+            });
+            return Some(format!("{whose}{like}: the worst of {world} ranks{}", higher.unwrap_or_default()));
         }
         let (worst, figures) = ranks.each.get(ranks.worst)?;
         let held = match &figures.reservation {

@@ -9,6 +9,7 @@ mod fsdp;
 mod gathered;
 mod groups;
 mod norm;
+pub(crate) mod parts;
 mod tracing;
 mod words;
 mod zero;

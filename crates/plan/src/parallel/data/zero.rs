@@ -5,6 +5,7 @@
 use super::communication::{all_reduce, buffer};
 use super::localize;
 use super::norm::{self, Looked};
+use super::parts::Parts;
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
@@ -24,7 +25,6 @@ pub(crate) struct Zero {
     /// Whether gradients are shared out as they are made (stage 2), or when the last micro-batch's backward has ended.
     partitions_gradients: bool,
     ranks: u32,
-    rank: u64,
     /// The type of the model and its gradients.
     dtype: Dtype,
     /// Whether gradients are summed in fp32 in the rank's part (`gradient_accumulation_dtype`).
@@ -55,6 +55,8 @@ pub(crate) struct Zero {
 struct Placed {
     parameter: Parameter,
     range: Range<u64>,
+    /// Numbers of it that are in the rank's part.
+    in_own: u64,
 }
 
 /// What lives from the first gradient of a backward on.
@@ -87,18 +89,18 @@ impl Zero {
     ) -> (Rc<Zero>, Vec<Parameter>) {
         let ranks = mesh.dp * mesh.cp;
         let place = mesh.place(options.parallel.rank);
-        let rank = u64::from(place.dp * mesh.cp + place.cp);
+        let rank = place.dp * mesh.cp + place.cp;
         let trained: Vec<&Parameter> = parameters.iter().filter(|p| p.leaf.is_some()).collect();
         let dtype = trained.first().map_or(Dtype::F32, |parameter| parameter.tensor.dtype());
-        let mut end = 0u64;
-        let placed = trained.iter().map(|parameter| {
-            let start = end;
-            end = end.saturating_add(parameter.tensor.layout().numel());
-            Placed { parameter: (*parameter).clone(), range: start..end }
+        let parts = Parts::of(trained.iter().map(|parameter| parameter.tensor.layout().numel()), ranks);
+        let places = trained.iter().zip(parts.places(rank));
+        let placed = places.map(|(parameter, (range, in_own))| Placed {
+            parameter: (*parameter).clone(),
+            range,
+            in_own,
         });
         let placed: Vec<Placed> = placed.collect();
-        // to a multiple of 4 bytes a rank (`nccl_start_alignment_factor`)
-        let partition = end.div_ceil(2 * u64::from(ranks)).saturating_mul(2);
+        let partition = parts.numbers();
         let flat = flattened(torch, &trained, partition.saturating_mul(u64::from(ranks)), dtype);
         let offloaded = options.offload.optimizer;
         let device = if offloaded { Device::Cpu } else { Device::Gpu };
@@ -132,7 +134,6 @@ impl Zero {
             torch: torch.clone(),
             partitions_gradients: options.parallel.sharding == Sharding::Zero2,
             ranks,
-            rank,
             dtype,
             sums_in_fp32: options.grad_dtype == Some(Dtype::F32) && dtype != Dtype::F32,
             bucket: zero.reduce_bucket_size,
@@ -164,32 +165,20 @@ impl Zero {
         (this, vec![master])
     }
 
-    fn own(&self) -> Range<u64> {
-        let start = self.partition.saturating_mul(self.rank);
-        start..start.saturating_add(self.partition)
-    }
-
-    /// Numbers of a parameter that are in the rank's part.
-    fn numbers_in_own(&self, placed: &Placed) -> u64 {
-        let own = self.own();
-        placed.range.end.min(own.end).saturating_sub(placed.range.start.max(own.start))
-    }
-
     fn in_own(&self) -> impl Iterator<Item = &Placed> {
-        self.parameters.iter().filter(|placed| self.numbers_in_own(placed) > 0)
+        self.parameters.iter().filter(|placed| placed.in_own > 0)
     }
 
     /// Numbers of the rank's part that are no padding.
     fn numbers_of_parameters(&self) -> u64 {
-        self.in_own().map(|placed| self.numbers_in_own(placed)).fold(0, u64::saturating_add)
+        self.in_own().map(|placed| placed.in_own).fold(0, u64::saturating_add)
     }
 
     /// The norm of all gradients, which ranks know together (`scaled_global_norm`).
     fn take_norm(&self, dtype: Dtype) {
         let torch = &self.torch;
         let of = |numbers, is_counted| Looked { numbers, dtype, is_counted };
-        let mut gradients: Vec<Looked> =
-            self.in_own().map(|placed| of(self.numbers_in_own(placed), true)).collect();
+        let mut gradients: Vec<Looked> = self.in_own().map(|placed| of(placed.in_own, true)).collect();
         let padding = self.partition.saturating_sub(self.numbers_of_parameters());
         gradients.extend((padding > 0).then(|| of(padding, false)));
         if self.dtype.is_half() {
@@ -276,8 +265,8 @@ impl Zero {
         if self.sums_in_fp32 {
             self.sum_in_fp32(running, bucket);
         } else if self.offloaded {
-            placed().filter(|p| self.numbers_in_own(p) > 0).for_each(|p| self.to_host(running, p));
-        } else if placed().any(|placed| self.numbers_in_own(placed) > 0) {
+            placed().filter(|p| p.in_own > 0).for_each(|p| self.to_host(running, p));
+        } else if placed().any(|placed| placed.in_own > 0) {
             running.kept.get_or_insert_with(|| {
                 torch.launch("empty.memory_format");
                 let numbers = self.in_own().map(|placed| placed.range.end - placed.range.start);
@@ -302,7 +291,7 @@ impl Zero {
     fn sum_in_fp32(&self, running: &mut Running, bucket: &[usize]) {
         let torch = &self.torch;
         for placed in bucket.iter().filter_map(|index| self.parameters.get(*index)) {
-            let numbers = self.numbers_in_own(placed);
+            let numbers = placed.in_own;
             if numbers == 0 {
                 continue;
             }
@@ -336,7 +325,7 @@ impl Zero {
             torch.sends_to_host(whole.numel().saturating_mul(self.dtype.width()));
         }
         if self.is_last.get() {
-            let numbers = Layout::contiguous(&[self.numbers_in_own(placed)]);
+            let numbers = Layout::contiguous(&[placed.in_own]);
             running.norms_on_card.push(norm::norm_of(torch, &numbers, self.dtype));
             let stepped = self.master.tensor.dtype();
             torch.launch("_to_copy");
