@@ -39,6 +39,14 @@ impl Varied {
         }
         Ok(varied)
     }
+
+    /// The options that its values set.
+    pub(crate) fn options(&self) -> Vec<String> {
+        let mut options: Vec<String> = self.values.iter().flat_map(|(_, said)| said.options()).collect();
+        options.sort();
+        options.dedup();
+        options
+    }
 }
 
 /// All combinations, by number: the values of the last option change first.
@@ -51,8 +59,17 @@ impl Combinations {
     /// All combinations of these.
     ///
     /// # Errors
-    /// Says that there are too many.
+    /// Says that two are of one option, or that there are too many.
     pub(crate) fn of(varied: Vec<Varied>) -> Result<Combinations, Problem> {
+        for (at, one) in varied.iter().enumerate() {
+            let options = one.options();
+            let same = |other: &&Varied| other.options().iter().any(|option| options.contains(option));
+            if let Some(other) = varied.iter().take(at).find(same) {
+                let cause =
+                    format!("there are two lists of values of one option, {} and {}", other.name, one.name);
+                return Err(Problem::in_option("--among", cause).mend("write them as one"));
+            }
+        }
         let count = varied.iter().fold(1_u64, |count, one| count.saturating_mul(one.values.len() as u64));
         match usize::try_from(count).ok().filter(|_| count <= MOST) {
             Some(count) => Ok(Combinations { varied, count }),

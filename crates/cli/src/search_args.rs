@@ -33,9 +33,11 @@ impl SearchArgs {
         self.search || !self.among.is_empty()
     }
 
-    /// Refuses what is said of a search that is not asked for.
+    /// Refuses what is said of a search that is not asked for, and a step of no sequences.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         match self.global_batch_size {
+            Some(0) => Err(Problem::in_option("--global-batch-size", "a step has a sequence at least")
+                .mend("use 1 or more")),
             Some(_) if !self.is_asked() => {
                 let cause = "it holds for the combinations of a search, and none is asked for";
                 Err(Problem::in_option("--global-batch-size", cause)
@@ -47,41 +49,46 @@ impl SearchArgs {
 
     /// Sequences of a step.
     pub(crate) fn sequences(&self, given: &Options) -> Result<u64, Problem> {
-        self.global_batch_size.map_or_else(|| given.sequences(), Ok)
+        match self.global_batch_size.map_or_else(|| given.sequences(), Ok)? {
+            0 => Err(Problem::in_option("--micro-batch-size", "a step has a sequence at least")
+                .mend("use 1 or more, and as many --gradient-accumulation-steps")),
+            sequences => Ok(sequences),
+        }
     }
 
-    /// What is tried.
+    /// What is tried of a step; the command line has `said` these options of it.
     ///
     /// # Errors
     /// What is wrong with a list of values.
     pub(crate) fn combinations(
         &self,
-        step: &StepArgs,
+        (step, said): (&StepArgs, &[String]),
         options: &Options,
         model: &Architecture,
         sequences: u64,
     ) -> Result<Combinations, Problem> {
-        let mut asked: Vec<(&str, Vec<Value>)> = Vec::with_capacity(self.among.len());
+        let mut asked: Vec<Varied> = Vec::with_capacity(self.among.len());
         for text in &self.among {
             let (name, values) = values(text)?;
-            if asked.iter().any(|(other, _)| *other == name) {
-                let cause = format!("there are two lists of values of {name}");
-                return Err(Problem::in_option("--among", cause).mend("write them as one"));
+            let of_option = Varied::of(name, values)?;
+            if let Some(option) = of_option.options().iter().find(|option| said.contains(option)) {
+                let cause = format!("`--{option}` is said for every combination, and {name} varies");
+                return Err(Problem::in_option("--among", cause).mend("leave one of them out"));
             }
-            asked.push((name, values));
+            asked.push(of_option);
         }
         let mut varied = Vec::new();
         if self.search {
             for usual in usual_values(step, options, model, sequences) {
                 // what is asked for takes the place of what is usual
-                if !asked.iter().any(|(name, _)| usual.sets.contains(name)) {
+                let is_asked =
+                    |one: &Varied| one.options().iter().any(|it| usual.sets.contains(&it.as_str()));
+                if !asked.iter().any(is_asked) {
                     varied.push(Varied::of(usual.name, usual.values)?);
                 }
             }
         }
-        for (name, values) in asked {
-            varied.push(Varied::of(name, values)?);
-        }
+        varied.extend(asked);
         Combinations::of(varied)
     }
 }

@@ -3,6 +3,7 @@
 use crate::parallel_args::ParallelArgs;
 use crate::usage::{self, Asker};
 use crate::values::values;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use peakledger_input::{Place, Problem, quoted};
 use peakledger_plan::catalogue::Card;
@@ -375,6 +376,26 @@ impl Said {
         let parsed = command.try_get_matches_from_mut(words);
         parsed.map(Said).map_err(|error| usage::explained(&error, &command, asker))
     }
+
+    /// The options that are said, by their own names whichever were used.
+    pub(crate) fn options(&self) -> Vec<String> {
+        options_said(&self.0)
+    }
+}
+
+/// The options that are said in words, not left to their defaults. Two that say one thing are one.
+pub(crate) fn options_said(matches: &ArgMatches) -> Vec<String> {
+    let of_step = StepArgs::augment_args(Command::new("step"));
+    let options = of_step.get_arguments().filter(|arg| {
+        let id = arg.get_id().as_str();
+        matches.try_contains_id(id).unwrap_or(false)
+            && matches.value_source(id) == Some(ValueSource::CommandLine)
+    });
+    let name = |arg: &clap::Arg| match arg.get_long() {
+        Some("gradient-checkpointing") => Some("recompute".to_owned()),
+        long => long.map(str::to_owned),
+    };
+    options.filter_map(name).collect()
 }
 
 impl StepArgs {

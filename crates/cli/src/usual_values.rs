@@ -76,7 +76,7 @@ pub(crate) fn usual_values(
         words("recompute", &["recompute"], &recompute),
         Usual {
             name: "batch",
-            sets: &["micro-batch-size", "batch"],
+            sets: &["micro-batch-size"],
             values: batches.map(|size| (size.to_string(), format!("--micro-batch-size {size}"))).collect(),
         },
         words("offload", &["offload"], if megatron { &[] } else { &offload }),

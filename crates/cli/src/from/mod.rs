@@ -25,7 +25,7 @@ mod training_arguments;
 pub(crate) use resolved::Resolved;
 
 use crate::args::{Model, input};
-use crate::step_args::StepArgs;
+use crate::step_args::{StepArgs, options_said};
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use combine::Combined;
 use found::{Ask, Found};
@@ -182,6 +182,13 @@ fn unknown(fields: &Fields) -> Problem {
 pub(crate) struct Given {
     pub(crate) step: StepArgs,
     matches: ArgMatches,
+}
+
+impl Given {
+    /// The options that the command line says.
+    pub(crate) fn options(&self) -> Vec<String> {
+        options_said(&self.matches)
+    }
 }
 
 impl Args for Given {

@@ -83,7 +83,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&read)?;
     let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card, settings };
     if args.search.is_asked() {
-        return search::run(&args.search, &request, &try_out, &model.name, &output, args.exit_code);
+        let said = args.given.options();
+        return search::run(&args.search, (&request, &said), &try_out, &model.name, &output, args.exit_code);
     }
 
     let needed = |plan: &Plan| (try_out.verdict(plan).needed, ());

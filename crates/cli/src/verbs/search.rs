@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::search_args::SearchArgs;
 use crate::side_by_side::{cores, counted, side_by_side};
-use peakledger_input::{Place, Problem};
+use peakledger_input::Problem;
 use peakledger_plan::options::Options;
 use peakledger_plan::{Plan, Tried, Verdict, plan, try_out, try_out_replayed};
 use peakledger_report::{Refused, SearchReport, SearchRow, closest, is_near};
@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub(super) fn run(
     args: &SearchArgs,
-    request: &Resolved,
+    (request, said): (&Resolved, &[String]),
     trial: &Trial<'_>,
     name: &str,
     output: &Output,
@@ -31,10 +31,10 @@ pub(super) fn run(
     let blame = |problem| request.blame(problem);
     let given = request.step.options(Some(trial.card)).map_err(blame)?;
     let sequences = args.sequences(&given).map_err(blame)?;
-    let combinations = args.combinations(&request.step, &given, &trial.architecture, sequences)?;
+    let combinations = args.combinations((&request.step, said), &given, &trial.architecture, sequences)?;
     let search = Search { trial, request, combinations: &combinations, sequences };
-    let (mut rows, refused) = search.try_all(cores(), output.is_for_people());
-    let front = search.front(&mut rows);
+    let (mut rows, mut refused) = search.try_all(cores(), output.is_for_people());
+    let front = search.front(&mut rows, &mut refused);
     let shown = front.first().and_then(|at| rows.get(*at)).or_else(|| closest(&rows));
     let plan = shown.and_then(|row| plan(trial.architecture.clone(), search.options(row.number).ok()?).ok());
     let report = SearchReport {
@@ -111,8 +111,8 @@ impl Search<'_> {
     }
 
     /// Puts rows in order, and replays what is on the front until all of it is: a device peak is the least that is reserved, so
-    /// what another one beats by its device peak alone is beaten.
-    fn front(&self, rows: &mut [SearchRow]) -> Vec<usize> {
+    /// what another one beats by its device peak alone is beaten. What cannot be replayed is refused after all.
+    fn front(&self, rows: &mut Vec<SearchRow>, refused: &mut Vec<Refused>) -> Vec<usize> {
         loop {
             rows.sort_unstable_by_key(SearchRow::order);
             let front = front(rows);
@@ -124,14 +124,23 @@ impl Search<'_> {
             if open.is_empty() {
                 return front;
             }
-            let replayed =
-                side_by_side(&open, |at| self.replayed(self.options(rows.get(*at)?.number).ok()?).ok());
+            let replay = |at: &usize| {
+                let number = rows.get(*at).map(|row| row.number);
+                number.map(|number| self.replayed(self.options(number)?)).transpose()
+            };
+            let replayed = side_by_side(&open, replay);
+            let mut failed = Vec::new();
             for (at, tried) in open.into_iter().zip(replayed) {
-                if let Some(row) = rows.get_mut(at) {
-                    row.is_replayed = true;
-                    row.tried = tried.unwrap_or(row.tried);
+                match (rows.get_mut(at), tried) {
+                    (Some(row), Ok(Some(tried))) => (row.is_replayed, row.tried) = (true, tried),
+                    (Some(row), Err(problem)) => {
+                        refused.push(Refused::of(problem));
+                        failed.push(row.number);
+                    }
+                    (None, _) | (_, Ok(None)) => {}
                 }
             }
+            rows.retain(|row| !failed.contains(&row.number));
         }
     }
 }
@@ -150,20 +159,17 @@ fn front(rows: &[SearchRow]) -> Vec<usize> {
 
 /// Counts a reason, with those that differ from it in their figures alone.
 fn refuse(refusals: &mut BTreeMap<String, (usize, Refused)>, number: usize, problem: Problem) {
-    let option = match problem.place {
-        Some(Place::Option(option)) => Some(option),
-        _ => None,
-    };
-    let mut kind: String = option.iter().flat_map(|option| [option.as_str(), " "]).collect();
+    let this = Refused::of(problem);
+    let mut kind: String = this.option.iter().flat_map(|option| [option.as_str(), " "]).collect();
     let mut after_a_digit = false;
-    for c in problem.cause.chars() {
+    for c in this.cause.chars() {
         if !(after_a_digit && c.is_ascii_digit()) {
             kind.push(if c.is_ascii_digit() { '#' } else { c });
         }
         after_a_digit = c.is_ascii_digit();
     }
-    let this = Refused { count: 0, option, cause: problem.cause };
-    let (first, refused) = refusals.entry(kind).or_insert_with(|| (number, this.clone()));
+    let (first, refused) =
+        refusals.entry(kind).or_insert_with(|| (number, Refused { count: 0, ..this.clone() }));
     let count = refused.count + 1;
     if number < *first {
         (*first, *refused) = (number, this);

@@ -8,6 +8,7 @@ use crate::figures::{count, spare_or_short};
 use crate::plan::grouped;
 use crate::{Look, Origins, Report, csv_table};
 use peakledger_core::Bytes;
+use peakledger_input::{Place, Problem};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Picoseconds, Plan, Tried, Verdict};
 use std::io;
@@ -79,6 +80,17 @@ pub struct Refused {
     pub option: Option<String>,
     /// Why, of the first of them.
     pub cause: String,
+}
+
+impl Refused {
+    /// One that has this problem.
+    pub fn of(problem: Problem) -> Refused {
+        let option = match problem.place {
+            Some(Place::Option(option)) => Some(option),
+            _ => None,
+        };
+        Refused { count: 1, option, cause: problem.cause }
+    }
 }
 
 impl SearchRow {
