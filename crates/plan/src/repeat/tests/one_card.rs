@@ -119,4 +119,5 @@ fn a_tape_of_few_layers_is_the_whole_one() {
         }
     }
     assert!(wrong.is_empty(), "{} of {all}: {wrong:#?}", wrong.len());
+    assert!(all > 380, "{all} steps are not refused");
 }
