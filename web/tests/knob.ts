@@ -14,22 +14,33 @@ export async function knobToPicture(page: Page, key = "ArrowRight"): Promise<Too
   // the clock is there before the knob moves
   await page.evaluate(() => {
     performance.clearResourceTimings();
+    const drawn: { at: number; painted: Promise<number> }[] = [];
+    let peak = document.getElementById("peak");
+    const watch = new MutationObserver(() => {
+      if (document.getElementById("peak") === peak) return;
+      peak = document.getElementById("peak");
+      // what is queued behind the next frame runs when that is painted
+      const painted = new Promise<number>((done) =>
+        requestAnimationFrame(() => setTimeout(() => done(performance.now()), 0)),
+      );
+      drawn.push({ at: performance.now(), painted });
+    });
+    watch.observe(document.body, { childList: true, subtree: true });
     const took = new Promise<number>((moved) =>
       addEventListener("input", () => moved(performance.now()), { once: true, capture: true }),
     ).then(async (began) => {
       // a full answer to an earlier move may be drawn before the answer to this one is there
-      let before = document.getElementById("peak");
-      let asked: PerformanceResourceTiming | undefined;
-      while (!asked || document.getElementById("peak") === before) {
-        if (!asked) before = document.getElementById("peak");
+      for (;;) {
         const all = performance.getEntriesByType("resource") as PerformanceResourceTiming[];
-        asked = all.find((one) => one.name.endsWith("/moving"));
+        const asked = all.find((one) => one.name.endsWith("/moving"));
+        const picture = asked && drawn.find((one) => one.at >= asked.responseEnd);
+        if (asked && picture) {
+          watch.disconnect();
+          const answer = asked.responseEnd - began;
+          return { picture: (await picture.painted) - began, answer, kilobytes: asked.decodedBodySize / 1e3 };
+        }
         await new Promise((done) => setTimeout(done, 0));
       }
-      // what is queued behind the next frame runs when that is painted
-      await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
-      const picture = performance.now() - began;
-      return { picture, answer: asked.responseEnd - began, kilobytes: asked.decodedBodySize / 1e3 };
     });
     Object.assign(globalThis, { took });
   });

@@ -1,8 +1,8 @@
 //! Ranks that share a sequence, and ranks that share the logits: what is sent, by pencil, and what is refused. That a rank's step
 //! is what torch runs is held in `sharded.rs`.
 
+use crate::models::model;
 use peakledger_core::Category;
-use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Attention, Options, Precision};
 use peakledger_plan::parallel::{CpComm, Parallel, RotateMethod, Sharding};
@@ -14,15 +14,12 @@ const TOKENS: u128 = 2 * 128;
 const WIDTH: u128 = 64;
 
 fn architecture(family: &str, more: &Value) -> Architecture {
-    let mut config = json!({
+    let config = json!({
         "model_type": family, "vocab_size": 1000, "hidden_size": u64::try_from(WIDTH).unwrap(), "intermediate_size": 96,
         "num_hidden_layers": u64::try_from(LAYERS).unwrap(), "num_attention_heads": 4, "num_key_value_heads": 4,
         "max_position_embeddings": 512, "tie_word_embeddings": false, "sliding_window": null, "pad_token_id": 0,
     });
-    for (key, value) in more.as_object().unwrap() {
-        config[key] = value.clone();
-    }
-    Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
+    model(config, more)
 }
 
 fn options(parallel: Parallel) -> Options {

@@ -11,6 +11,7 @@ mod megatron;
 mod megatron_mla;
 mod megatron_sent;
 mod mesh_2d;
+mod models;
 mod offload;
 mod ops;
 mod pipeline;

@@ -1,37 +1,16 @@
 //! Megatron's modules by pencil: what a layer keeps for backward, what ranks share out, what stays for good.
 
+use crate::models::{even_llama, on_megatron};
 use peakledger_core::Category;
 use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
-use peakledger_plan::parallel::{CpComm, Mesh, Parallel, Schedule, Sharding, Stack};
-use peakledger_plan::{Dtype, Plan, PlannedPhase, plan};
+use peakledger_plan::parallel::{CpComm, Mesh, Parallel, Schedule, Sharding};
+use peakledger_plan::{Plan, PlannedPhase, plan};
 use serde_json::json;
 
-/// Sizes that no allocation has to be rounded up for: h 512, 4 heads and 2 key heads of 128, f 1024, 256 tokens.
-fn tiny(layers: u32) -> Architecture {
-    let config = json!({
-        "model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024,
-        "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
-        "max_position_embeddings": 4096, "tie_word_embeddings": false
-    });
-    Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
-}
-
-fn megatron(parallel: Parallel) -> Options {
-    Options {
-        seq_len: Some(256),
-        precision: Precision::Bf16,
-        grad_dtype: Some(Dtype::F32),
-        master_weights: Some(Dtype::F32),
-        stack: Stack::Megatron,
-        parallel,
-        ..Options::default()
-    }
-}
-
 fn planned(layers: u32, options: Options) -> Plan {
-    plan(tiny(layers), options).unwrap()
+    plan(even_llama(layers, &json!({})), options).unwrap()
 }
 
 /// What one more layer keeps from forward to backward: the difference of activations at the end of forward.
@@ -59,14 +38,14 @@ const ALONE: u64 = (256 + 256 + 1) + (256 + 128 + 128 + 256 + 4) + (256 + 256 + 
 
 #[test]
 fn a_layer_keeps_what_its_functions_save() {
-    assert_eq!(kept_by_a_layer(&megatron(Parallel::default())), ALONE * KIB + 512);
+    assert_eq!(kept_by_a_layer(&on_megatron(Parallel::default())), ALONE * KIB + 512);
 }
 
 /// Korthikanti et al. (arXiv 2205.05198) §4.2: with sequence parallelism all of it is divided.
 #[test]
 fn with_sequence_parallel_all_of_it_is_divided() {
     let parallel = Parallel { tp: 2, sp: true, ..Parallel::default() };
-    assert_eq!(kept_by_a_layer(&megatron(parallel)), ALONE * KIB / 2 + 512);
+    assert_eq!(kept_by_a_layer(&on_megatron(parallel)), ALONE * KIB / 2 + 512);
 }
 
 /// §4.1: without it the norms are not.
@@ -74,7 +53,7 @@ fn with_sequence_parallel_all_of_it_is_divided() {
 fn without_it_the_norms_are_whole_on_every_rank() {
     let parallel = Parallel { tp: 2, ..Parallel::default() };
     let norms = 2 * (256 + 256 + 1);
-    assert_eq!(kept_by_a_layer(&megatron(parallel)), (norms + (ALONE - norms) / 2) * KIB + 512);
+    assert_eq!(kept_by_a_layer(&on_megatron(parallel)), (norms + (ALONE - norms) / 2) * KIB + 512);
 }
 
 /// By all-to-all a rank saves the heads that it attends with, and the attended states a second time, in the order of its
@@ -82,7 +61,7 @@ fn without_it_the_norms_are_whole_on_every_rank() {
 #[test]
 fn context_parallel_keeps_the_attended_states_twice() {
     let parallel = Parallel { cp: 2, cp_comm: CpComm::AllToAll, ..Parallel::default() };
-    assert_eq!(kept_by_a_layer(&megatron(parallel)), (ALONE / 2 + 128) * KIB + 512);
+    assert_eq!(kept_by_a_layer(&on_megatron(parallel)), (ALONE / 2 + 128) * KIB + 512);
 }
 
 /// Around a ring, what a rank saves of attention is as much as alone, of its tokens, and the generator's state of each step.
@@ -90,7 +69,7 @@ fn context_parallel_keeps_the_attended_states_twice() {
 fn around_a_ring_a_rank_keeps_its_tokens_share() {
     for rank in [0, 1] {
         let parallel = Parallel { cp: 2, rank, ..Parallel::default() };
-        assert_eq!(kept_by_a_layer(&megatron(parallel)), ALONE / 2 * KIB + 2 * 512, "rank {rank}");
+        assert_eq!(kept_by_a_layer(&on_megatron(parallel)), ALONE / 2 * KIB + 2 * 512, "rank {rank}");
     }
 }
 
@@ -108,7 +87,7 @@ fn llama_8b_keeps_34_bytes_a_token_and_width() {
         Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
     };
     let kept = |layers: u32| {
-        let plan = plan(config(layers), megatron(Parallel::default())).unwrap();
+        let plan = plan(config(layers), on_megatron(Parallel::default())).unwrap();
         let end =
             plan.steady.phases.iter().find(|it| it.phase == peakledger_core::Phase::Forward).unwrap().end;
         end.get() - static_bytes(&plan)
@@ -119,10 +98,10 @@ fn llama_8b_keeps_34_bytes_a_token_and_width() {
 /// A full checkpoint keeps the layer's input alone: two bytes a number.
 #[test]
 fn a_full_checkpoint_keeps_the_input() {
-    let options = Options { recompute: Recompute::Full, ..megatron(Parallel::default()) };
+    let options = Options { recompute: Recompute::Full, ..on_megatron(Parallel::default()) };
     assert_eq!(kept_by_a_layer(&options), 256 * KIB);
     let parallel = Parallel { tp: 2, sp: true, ..Parallel::default() };
-    let options = Options { recompute: Recompute::Full, ..megatron(parallel) };
+    let options = Options { recompute: Recompute::Full, ..on_megatron(parallel) };
     assert_eq!(kept_by_a_layer(&options), 128 * KIB);
 }
 
@@ -130,7 +109,7 @@ fn a_full_checkpoint_keeps_the_input() {
 /// values as the projection put them out, 512 KiB, all of which so stay.
 #[test]
 fn selective_recompute_keeps_no_log_sums() {
-    let options = Options { recompute: Recompute::Selective, ..megatron(Parallel::default()) };
+    let options = Options { recompute: Recompute::Selective, ..on_megatron(Parallel::default()) };
     assert_eq!(kept_by_a_layer(&options), (ALONE - 4 - 128 + 512) * KIB);
 }
 
@@ -138,7 +117,7 @@ fn selective_recompute_keeps_no_log_sums() {
 #[test]
 fn the_distributed_optimizer_shares_out_twelve_bytes() {
     let of = |parallel: Parallel| {
-        let plan = planned(2, megatron(parallel));
+        let plan = planned(2, on_megatron(parallel));
         let phase = plan.steady.phases.first().unwrap();
         let bytes = |category| phase.by_category.get(category).get();
         [Category::Parameter, Category::Gradient, Category::MasterWeight, Category::OptimizerState].map(bytes)
@@ -158,7 +137,7 @@ fn the_distributed_optimizer_shares_out_twelve_bytes() {
 #[test]
 fn what_stays_does_not_grow_with_layers() {
     let stays = |layers: u32| {
-        let plan = planned(layers, megatron(Parallel::default()));
+        let plan = planned(layers, on_megatron(Parallel::default()));
         let phase = plan.steady.phases.first().unwrap();
         let bytes = |category| phase.by_category.get(category).get();
         (bytes(Category::Workspace), bytes(Category::Activation))
@@ -177,7 +156,7 @@ fn what_stays_does_not_grow_with_layers() {
 #[test]
 fn logits_of_the_fused_loss_are_there_once() {
     let peak = |fused_loss| {
-        let options = Options { fused_loss, seq_len: Some(4096), ..megatron(Parallel::default()) };
+        let options = Options { fused_loss, seq_len: Some(4096), ..on_megatron(Parallel::default()) };
         let plan = planned(1, options);
         let loss = plan.steady.phases.iter().find(|it| it.phase == peakledger_core::Phase::Loss).unwrap();
         loss.peak.get()
@@ -208,7 +187,7 @@ fn a_layer_of_experts_keeps_the_same_however_they_are_spread() {
     let attention = (256 + 256 + 1) + (256 + 128 + 128 + 256 + 4);
     let kept = attention + (256 + 1 + 256) + (4 + 2 + 1 + 2) + (512 + 2048 + 1024 + 1);
     for ep in [1, 2, 4] {
-        let options = megatron(Parallel { dp: Some(4), ep, ..Parallel::default() });
+        let options = on_megatron(Parallel { dp: Some(4), ep, ..Parallel::default() });
         let at_end = |layers: u32| {
             let plan = plan(experts(layers), options.clone()).unwrap();
             let end = |phase| plan.steady.phases.iter().find(|it| it.phase == phase).unwrap().end.get();
@@ -223,7 +202,7 @@ fn a_layer_of_experts_keeps_the_same_however_they_are_spread() {
 fn experts_are_shared_out_among_ranks_of_their_own() {
     let of = |ep: u32| {
         let parallel = Parallel { dp: Some(4), ep, sharding: Sharding::Zero1, ..Parallel::default() };
-        let plan = plan(experts(1), megatron(parallel)).unwrap();
+        let plan = plan(experts(1), on_megatron(parallel)).unwrap();
         let phase = plan.steady.phases.first().unwrap();
         let bytes = |category| phase.by_category.get(category).get();
         [Category::Parameter, Category::Gradient, Category::MasterWeight].map(bytes)
@@ -239,27 +218,28 @@ fn experts_are_shared_out_among_ranks_of_their_own() {
 
 #[test]
 fn what_cannot_be_is_said_with_its_numbers() {
-    let refused = |options: Options| plan(tiny(1), options).unwrap_err().to_string();
-    let said = refused(megatron(Parallel { tp: 3, ..Parallel::default() }));
+    let refused = |options: Options| plan(even_llama(1, &json!({})), options).unwrap_err().to_string();
+    let said = refused(on_megatron(Parallel { tp: 3, ..Parallel::default() }));
     assert!(said.contains("4 query heads are no multiple of tp 3"), "{said}");
-    let said = refused(megatron(Parallel { tp: 4, ..Parallel::default() }));
+    let said = refused(on_megatron(Parallel { tp: 4, ..Parallel::default() }));
     assert!(said.contains("2 key and value heads are no multiple of tp 4"), "{said}");
-    let said = refused(megatron(Parallel { sharding: Sharding::Zero3, ..Parallel::default() }));
+    let said = refused(on_megatron(Parallel { sharding: Sharding::Zero3, ..Parallel::default() }));
     assert!(said.contains("its distributed optimizer is stage 1"), "{said}");
-    let said = refused(Options { precision: Precision::Bf16Mixed, ..megatron(Parallel::default()) });
+    let said = refused(Options { precision: Precision::Bf16Mixed, ..on_megatron(Parallel::default()) });
     assert!(said.contains("have that type already"), "{said}");
-    let plain = Options { grad_dtype: None, master_weights: None, ..megatron(Parallel::default()) };
+    let plain = Options { grad_dtype: None, master_weights: None, ..on_megatron(Parallel::default()) };
     assert!(refused(plain.clone()).contains("main_grad is planned in fp32"));
     let said = refused(Options { precision: Precision::Fp32, ..plain });
     assert!(said.contains("bf16 or fp16"), "{said}");
-    let said = refused(megatron(Parallel { sp: true, ..Parallel::default() }));
+    let said = refused(on_megatron(Parallel { sp: true, ..Parallel::default() }));
     assert!(said.contains("there is one"), "{said}");
-    let said = plan(experts(1), megatron(Parallel { tp: 2, ..Parallel::default() })).unwrap_err().to_string();
+    let said =
+        plan(experts(1), on_megatron(Parallel { tp: 2, ..Parallel::default() })).unwrap_err().to_string();
     assert!(said.contains("sequence parallel alone"), "{said}");
-    let said = refused(megatron(Parallel { dp: Some(2), ep: 2, ..Parallel::default() }));
+    let said = refused(on_megatron(Parallel { dp: Some(2), ep: 2, ..Parallel::default() }));
     assert!(said.contains("no experts to spread"), "{said}");
     let odd = Parallel { cp: 3, cp_comm: CpComm::AllToAll, ..Parallel::default() };
-    assert!(refused(megatron(odd)).contains("256 tokens are no multiple of 2 × cp 3 = 6"));
+    assert!(refused(on_megatron(odd)).contains("256 tokens are no multiple of 2 × cp 3 = 6"));
 }
 
 /// Hidden states of 256 tokens, as they go from stage to stage.
@@ -269,7 +249,7 @@ const BETWEEN: u64 = 256 * KIB;
 fn stages(model: &Architecture, parallel: &Parallel, micro_batches: u32) -> Vec<Plan> {
     let first = |stage| stage * parallel.tp * parallel.dp.unwrap_or(1);
     let stage = |stage| {
-        let options = megatron(Parallel { rank: first(stage), ..parallel.clone() });
+        let options = on_megatron(Parallel { rank: first(stage), ..parallel.clone() });
         plan(model.clone(), Options { gradient_accumulation_steps: micro_batches, ..options }).unwrap()
     };
     (0..parallel.pp).map(stage).collect()
@@ -287,15 +267,15 @@ fn of_phase<'a>(plan: &'a Plan, name: &'a str) -> impl Iterator<Item = &'a Plann
 #[test]
 fn the_stages_hold_the_model_between_them() {
     for parallel in [Parallel { pp: 4, ..Parallel::default() }, interleaved()] {
-        let stages = stages(&tiny(8), &parallel, 4);
+        let stages = stages(&even_llama(8, &json!({})), &parallel, 4);
         let held: u64 = stages.iter().map(|plan| plan.rank_parameters).sum();
         assert!(stages.iter().all(|plan| plan.parameters == held), "{held}");
-        let one = planned(8, megatron(Parallel::default()));
+        let one = planned(8, on_megatron(Parallel::default()));
         assert_eq!(held, one.parameters);
     }
     // gradients and the distributed optimizer are of what a stage holds: 2 + 4 bytes a parameter, and 4 of a half
     let parallel = Parallel { pp: 2, dp: Some(2), sharding: Sharding::Zero1, ..Parallel::default() };
-    for plan in stages(&tiny(8), &parallel, 2) {
+    for plan in stages(&even_llama(8, &json!({})), &parallel, 2) {
         let bytes = |category| plan.steady.phases.first().unwrap().by_category.get(category).get();
         assert_eq!(bytes(Category::Parameter), 2 * plan.rank_parameters + 512, "and a block of inv_freq");
         assert_eq!(bytes(Category::Gradient), 4 * plan.rank_parameters);
@@ -306,7 +286,7 @@ fn the_stages_hold_the_model_between_them() {
 /// Whatever the order, the stages compute what one card does, and send hidden states and their gradients once each.
 #[test]
 fn the_stages_compute_and_send_what_they_must() {
-    let model = tiny(8);
+    let model = even_llama(8, &json!({}));
     let costs = |parallel: &Parallel| {
         let stages = stages(&model, parallel, 4);
         let all = stages.iter().map(|plan| plan.steady.costs());
@@ -328,7 +308,7 @@ fn the_stages_compute_and_send_what_they_must() {
 #[test]
 fn micro_batches_in_flight_keep_what_a_layer_does() {
     let parallel = Parallel { pp: 4, ..Parallel::default() };
-    let stages = stages(&tiny(4), &parallel, 8);
+    let stages = stages(&even_llama(4, &json!({})), &parallel, 8);
     let ends = |plan: &Plan| -> Vec<u64> { of_phase(plan, "forward").map(|it| it.end.get()).collect() };
     for (stage, plan) in stages[..3].iter().enumerate() {
         let (ends, tokens) = (ends(plan), if stage == 0 { 2 * KIB } else { 0 });
@@ -354,7 +334,7 @@ fn the_last_input_of_each_part_stays_with_its_gradient() {
             let phase = of_phase(plan, "update").next().unwrap();
             phase.by_category.get(Category::CommunicationBuffer).get() / BETWEEN
         };
-        stages(&tiny(8), parallel, 4).iter().map(update).collect()
+        stages(&even_llama(8, &json!({})), parallel, 4).iter().map(update).collect()
     };
     assert_eq!(held(&Parallel { pp: 4, ..Parallel::default() }), [0, 2, 2, 2]);
     assert_eq!(held(&interleaved()), [2, 4]);
@@ -364,7 +344,7 @@ fn the_last_input_of_each_part_stays_with_its_gradient() {
 /// B0' is asked for when F1' has ended.
 #[test]
 fn interleaved_stages_ask_before_they_need() {
-    let stages = stages(&tiny(8), &interleaved(), 4);
+    let stages = stages(&even_llama(8, &json!({})), &interleaved(), 4);
     let buffers = |plan: &Plan, name: &str, micro_batch| {
         let phase = of_phase(plan, name).find(|it| it.micro_batch == Some(micro_batch)).unwrap();
         phase.by_category.get(Category::CommunicationBuffer).get() / BETWEEN
@@ -382,7 +362,7 @@ fn interleaved_stages_ask_before_they_need() {
 
 #[test]
 fn stages_go_together_with_what_megatron_does() {
-    let of = |parallel: Parallel| Options { gradient_accumulation_steps: 4, ..megatron(parallel) };
+    let of = |parallel: Parallel| Options { gradient_accumulation_steps: 4, ..on_megatron(parallel) };
     for parallel in [Parallel { pp: 2, ..Parallel::default() }, interleaved()] {
         let shared = Parallel { tp: 2, sp: true, dp: Some(2), sharding: Sharding::Zero1, ..parallel.clone() };
         for options in [
@@ -400,6 +380,6 @@ fn stages_go_together_with_what_megatron_does() {
         }
     }
     let gpipe = Parallel { pp: 2, schedule: Schedule::Gpipe, ..Parallel::default() };
-    let said = plan(tiny(2), of(gpipe)).unwrap_err().to_string();
+    let said = plan(even_llama(2, &json!({})), of(gpipe)).unwrap_err().to_string();
     assert!(said.contains("Megatron-LM's, 1f1b and interleaved"), "{said}");
 }

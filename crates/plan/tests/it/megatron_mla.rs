@@ -1,18 +1,18 @@
 //! deepseek_v3 on Megatron's modules by pencil: what attention over latents and experts with a sigmoid router keep for
 //! backward, what ranks hold, what they send.
 
+use crate::models::{model, on_megatron};
 use peakledger_core::{Category, Phase};
-use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
-use peakledger_plan::parallel::{CpComm, Parallel, Sharding, Stack};
-use peakledger_plan::{Dtype, Plan, plan};
+use peakledger_plan::parallel::{CpComm, Parallel, Sharding};
+use peakledger_plan::{Plan, plan};
 use serde_json::{Value, json};
 
 /// h 512, 4 heads of 64 + 32 and values of 64, latents of 256 and 128, f 1024; 8 experts of 256 in 4 groups, 2 for each of 256
 /// tokens, and one that all go to. The first `dense` layers have none.
 fn tiny(layers: u32, dense: u32, more: &Value) -> Architecture {
-    let mut config = json!({
+    let config = json!({
         "model_type": "deepseek_v3", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024,
         "moe_intermediate_size": 256, "num_hidden_layers": layers, "num_attention_heads": 4,
         "num_key_value_heads": 4, "n_shared_experts": 1, "n_routed_experts": 8, "kv_lora_rank": 128,
@@ -20,22 +20,7 @@ fn tiny(layers: u32, dense: u32, more: &Value) -> Architecture {
         "n_group": 4, "topk_group": 2, "num_experts_per_tok": 2, "first_k_dense_replace": dense,
         "max_position_embeddings": 4096, "tie_word_embeddings": false
     });
-    for (key, value) in more.as_object().into_iter().flatten() {
-        config[key] = value.clone();
-    }
-    Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
-}
-
-fn megatron(parallel: Parallel) -> Options {
-    Options {
-        seq_len: Some(256),
-        precision: Precision::Bf16,
-        grad_dtype: Some(Dtype::F32),
-        master_weights: Some(Dtype::F32),
-        stack: Stack::Megatron,
-        parallel,
-        ..Options::default()
-    }
+    model(config, more)
 }
 
 fn there_before(plan: &Plan) -> u64 {
@@ -67,14 +52,14 @@ const MLP: u64 = NORM + 1024 + 512;
 
 #[test]
 fn a_layer_keeps_latents_and_heads() {
-    let kept = kept_by_a_layer(ALL_DENSE, &megatron(Parallel::default()), &json!({}));
+    let kept = kept_by_a_layer(ALL_DENSE, &on_megatron(Parallel::default()), &json!({}));
     assert_eq!(kept, (NORM + LATENTS + CORE + MLP) * KIB + 512);
 }
 
 /// Queries straight from the hidden states have no latent.
 #[test]
 fn queries_may_have_no_latent() {
-    let kept = kept_by_a_layer(ALL_DENSE, &megatron(Parallel::default()), &json!({"q_lora_rank": null}));
+    let kept = kept_by_a_layer(ALL_DENSE, &on_megatron(Parallel::default()), &json!({"q_lora_rank": null}));
     assert_eq!(kept, (NORM + (64 + 64 + 1) + CORE + MLP) * KIB + 512);
 }
 
@@ -84,7 +69,7 @@ fn with_sequence_parallel_all_of_it_is_divided() {
     let parallel = Parallel { tp: 2, sp: true, ..Parallel::default() };
     // factors of 128 rows are half a KiB
     let kept = (NORM + LATENTS + CORE + MLP) * KIB / 2 + 512;
-    assert_eq!(kept_by_a_layer(ALL_DENSE, &megatron(parallel), &json!({})), kept);
+    assert_eq!(kept_by_a_layer(ALL_DENSE, &on_megatron(parallel), &json!({})), kept);
 }
 
 /// Around a ring, keys and values of their own widths go together.
@@ -92,16 +77,16 @@ fn with_sequence_parallel_all_of_it_is_divided() {
 fn around_a_ring_a_rank_keeps_its_tokens_share() {
     let parallel = Parallel { cp: 2, ..Parallel::default() };
     let kept = (NORM + LATENTS + CORE + MLP) * KIB / 2 + 2 * 512;
-    assert_eq!(kept_by_a_layer(ALL_DENSE, &megatron(parallel), &json!({})), kept);
+    assert_eq!(kept_by_a_layer(ALL_DENSE, &on_megatron(parallel), &json!({})), kept);
     let parallel = Parallel { cp: 2, cp_comm: CpComm::AllToAll, ..Parallel::default() };
-    let said = plan(tiny(1, 1, &json!({})), megatron(parallel)).unwrap_err().to_string();
+    let said = plan(tiny(1, 1, &json!({})), on_megatron(parallel)).unwrap_err().to_string();
     assert!(said.contains("keys and values of one width"), "{said}");
 }
 
 /// The attention computed again keeps the same inputs, each a tensor of its own, and neither log-sums nor generator's state.
 #[test]
 fn selective_recompute_keeps_no_log_sums() {
-    let options = Options { recompute: Recompute::Selective, ..megatron(Parallel::default()) };
+    let options = Options { recompute: Recompute::Selective, ..on_megatron(Parallel::default()) };
     let kept = (NORM + LATENTS + CORE - 4 + MLP) * KIB;
     assert_eq!(kept_by_a_layer(ALL_DENSE, &options, &json!({})), kept);
 }
@@ -113,7 +98,7 @@ fn selective_recompute_keeps_no_log_sums() {
 fn experts_keep_what_their_router_does() {
     let router = 2 * (8 + 4 + 1 + 4 + 2 + 4) + 1; // in half KiB
     let kept = NORM + LATENTS + CORE + NORM + (512 + 512 + 256 + 1) + (256 + 128);
-    let of = |more: Value| kept_by_a_layer(0, &megatron(Parallel::default()), &more);
+    let of = |more: Value| kept_by_a_layer(0, &on_megatron(Parallel::default()), &more);
     assert_eq!(of(json!({})), kept * KIB + router * KIB / 2 + 512);
     // what chooses groups is not kept
     assert_eq!(of(json!({"n_group": 1, "topk_group": 1})), of(json!({})));
@@ -124,7 +109,7 @@ fn experts_keep_what_their_router_does() {
 #[test]
 fn what_stays_with_each_layer() {
     let stays = |layers, dense| {
-        let plan = plan(tiny(layers, dense, &json!({})), megatron(Parallel::default())).unwrap();
+        let plan = plan(tiny(layers, dense, &json!({})), on_megatron(Parallel::default())).unwrap();
         plan.steady.phases.first().unwrap().by_category.get(Category::Activation).get()
     };
     assert_eq!(stays(3, ALL_DENSE) - stays(2, ALL_DENSE), (32 + 16 + 16) * KIB);
@@ -137,7 +122,7 @@ fn what_stays_with_each_layer() {
 #[test]
 fn ranks_hold_the_way_down_whole() {
     let of = |parallel: Parallel| {
-        let plan = plan(tiny(2, ALL_DENSE, &json!({})), megatron(parallel)).unwrap();
+        let plan = plan(tiny(2, ALL_DENSE, &json!({})), on_megatron(parallel)).unwrap();
         let gradients = plan.steady.phases.first().unwrap().by_category.get(Category::Gradient).get();
         (gradients / 4, plan.parameters)
     };
@@ -168,7 +153,7 @@ fn it_goes_together_with_what_megatron_does() {
                 fused_loss: true,
                 clip_grad_norm: true,
                 gradient_accumulation_steps: 4,
-                ..megatron(parallel.clone())
+                ..on_megatron(parallel.clone())
             };
             let plan = plan(model.clone(), options).unwrap();
             let ledger = plan.ledger(peakledger_plan::Step::Steady);

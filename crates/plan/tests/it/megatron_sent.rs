@@ -1,39 +1,17 @@
 //! What ranks of Megatron's modules send each other, by pencil. A ring of n ranks sends (n - 1) / n of what is gathered or
 //! scattered, and twice that of what is summed in place.
 
+use crate::models::{even_llama, on_megatron};
 use peakledger_core::{Category, Phase};
-use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
-use peakledger_plan::parallel::{Parallel, Schedule, Sharding, Stack};
-use peakledger_plan::{Dtype, Plan, plan};
-use serde_json::{Value, json};
+use peakledger_plan::parallel::{Parallel, Schedule, Sharding};
+use peakledger_plan::{Plan, plan};
+use serde_json::json;
 use std::num::NonZeroU32;
 
-/// h 512, 4 heads and 2 key heads of 128, f 1024, 256 tokens.
-fn tiny(layers: u32, more: &Value) -> Architecture {
-    let mut config = json!({
-        "model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024,
-        "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
-        "max_position_embeddings": 4096, "tie_word_embeddings": false
-    });
-    for (key, value) in more.as_object().into_iter().flatten() {
-        config[key] = value.clone();
-    }
-    Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
-}
-
 fn planned(model: Architecture, parallel: Parallel, micro_batches: u32) -> Plan {
-    let options = Options {
-        seq_len: Some(256),
-        precision: Precision::Bf16,
-        grad_dtype: Some(Dtype::F32),
-        master_weights: Some(Dtype::F32),
-        stack: Stack::Megatron,
-        gradient_accumulation_steps: micro_batches,
-        parallel,
-        ..Options::default()
-    };
+    let options = Options { gradient_accumulation_steps: micro_batches, ..on_megatron(parallel) };
     plan(model, options).unwrap()
 }
 
@@ -56,21 +34,21 @@ const NUMBERS: u128 = 2 * 1024 * 512 + 2 * (512 * 1024 + 512 * 512 + 3 * 512 * 1
 fn data_parallel_ranks_sum_gradients_once_a_step() {
     let parallel = |sharding| Parallel { dp: Some(2), sharding, ..Parallel::default() };
     for micro_batches in [1, 3] {
-        let plan = planned(tiny(2, &json!({})), parallel(Sharding::Replicated), micro_batches);
+        let plan = planned(even_llama(2, &json!({})), parallel(Sharding::Replicated), micro_batches);
         assert_eq!(sent(&plan), 2 * (4 * NUMBERS / 2));
         // scattered instead, and two bytes a parameter gathered
-        let plan = planned(tiny(2, &json!({})), parallel(Sharding::Zero1), micro_batches);
+        let plan = planned(even_llama(2, &json!({})), parallel(Sharding::Zero1), micro_batches);
         assert_eq!(sent(&plan), 4 * NUMBERS / 2 + 2 * NUMBERS / 2);
         assert_eq!(sent_in_update(&plan), sent(&plan));
     }
-    let alone = planned(tiny(2, &json!({})), Parallel::default(), 1);
+    let alone = planned(even_llama(2, &json!({})), Parallel::default(), 1);
     assert_eq!(sent(&alone), 0);
 }
 
 /// Context parallel ranks have the same parameters, and sum their gradients too.
 #[test]
 fn context_parallel_ranks_are_among_them() {
-    let plan = planned(tiny(2, &json!({})), Parallel { cp: 2, dp: Some(2), ..Parallel::default() }, 1);
+    let plan = planned(even_llama(2, &json!({})), Parallel { cp: 2, dp: Some(2), ..Parallel::default() }, 1);
     assert_eq!(sent_in_update(&plan), 2 * (4 * NUMBERS * 3 / 4));
 }
 
@@ -80,13 +58,13 @@ fn context_parallel_ranks_are_among_them() {
 /// loss sums three numbers a token. Norms, which every rank has whole, are summed in fp32.
 #[test]
 fn sequence_parallel_ranks_gather_and_scatter() {
-    let plan = planned(tiny(2, &json!({})), Parallel { tp: 2, sp: true, ..Parallel::default() }, 1);
+    let plan = planned(even_llama(2, &json!({})), Parallel { tp: 2, sp: true, ..Parallel::default() }, 1);
     let each = 128 * KIB;
     let norms = (2 * 2 + 1) * 512 * 4;
     assert_eq!(sent(&plan), (2 * (4 + 6) + 2 + 3) * each + 3 * KIB + norms);
     assert_eq!(sent_in_update(&plan), norms);
     // without it, what row parallel matrices put out and the gradients of column parallel ones are summed, and norms are alike
-    let plan = planned(tiny(2, &json!({})), Parallel { tp: 2, ..Parallel::default() }, 1);
+    let plan = planned(even_llama(2, &json!({})), Parallel { tp: 2, ..Parallel::default() }, 1);
     assert_eq!(sent(&plan), (2 * (2 + 2) + 1 + 1) * 2 * each + 3 * KIB);
     assert_eq!(sent_in_update(&plan), 0);
 }
@@ -99,7 +77,7 @@ fn what_every_rank_has_whole_is_copied_to_be_summed() {
         "n_routed_experts": 8, "kv_lora_rank": 128, "q_lora_rank": 256, "qk_rope_head_dim": 32, "v_head_dim": 64,
         "qk_nope_head_dim": 64, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 2, "first_k_dense_replace": 1
     });
-    let plan = planned(tiny(2, &latent), Parallel { tp: 2, sp: true, ..Parallel::default() }, 1);
+    let plan = planned(even_llama(2, &latent), Parallel { tp: 2, sp: true, ..Parallel::default() }, 1);
     let of_layer = 2 * 512 + 256 + 128 + 512 * 256 + 512 * (128 + 32);
     let router = 8 * 512;
     let numbers = 2 * of_layer + router + 512;
@@ -116,7 +94,7 @@ fn experts_are_summed_over_ranks_of_their_own() {
     let experts = json!({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2});
     let of = |ep: u32| {
         let parallel = Parallel { dp: Some(4), ep, ..Parallel::default() };
-        sent_in_update(&planned(tiny(1, &experts), parallel, 1))
+        sent_in_update(&planned(even_llama(1, &experts), parallel, 1))
     };
     let others = 2 * 1024 * 512 + (512 * 1024 + 512 * 512 + 4 * 512) + 2 * 512 + 512;
     let experts = 4 * 3 * 512 * 1024;
@@ -131,7 +109,7 @@ fn experts_are_summed_over_ranks_of_their_own() {
 fn a_tied_embedding_is_summed_over_two_stages() {
     let of = |rank, tied: bool| {
         let parallel = Parallel { pp: 4, rank, ..Parallel::default() };
-        sent_in_update(&planned(tiny(4, &json!({"tie_word_embeddings": tied})), parallel, 4))
+        sent_in_update(&planned(even_llama(4, &json!({"tie_word_embeddings": tied})), parallel, 4))
     };
     let table = 4 * 1024 * 512;
     assert_eq!([0, 1, 2, 3].map(|rank| of(rank, true)), [table, 0, 0, table]);
@@ -141,19 +119,9 @@ fn a_tied_embedding_is_summed_over_two_stages() {
 /// `--recompute-method block`: the first layers of each stage, and of each part of one, are checkpoints.
 #[test]
 fn the_first_layers_of_each_part_are_recomputed() {
-    let model = || tiny(8, &json!({}));
+    let model = || even_llama(8, &json!({}));
     let with = |recompute, parallel: &Parallel| {
-        let options = Options {
-            seq_len: Some(256),
-            precision: Precision::Bf16,
-            grad_dtype: Some(Dtype::F32),
-            master_weights: Some(Dtype::F32),
-            stack: Stack::Megatron,
-            gradient_accumulation_steps: 4,
-            recompute,
-            parallel: parallel.clone(),
-            ..Options::default()
-        };
+        let options = Options { gradient_accumulation_steps: 4, recompute, ..on_megatron(parallel.clone()) };
         plan(model(), options).unwrap()
     };
     let block = |layers| Recompute::Block(NonZeroU32::new(layers).unwrap());

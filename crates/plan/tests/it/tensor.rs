@@ -1,8 +1,8 @@
 //! A model split over ranks: what the parts come to, what is sent, and what is refused. That a rank's step is what torch and
 //! transformers run is held in `truth.rs` and `ops.rs`.
 
+use crate::models::model;
 use peakledger_core::Category;
-use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Lora, LoraTargets, OptimizerKind, Options, Precision, Quantize, Recompute};
 use peakledger_plan::parallel::Parallel;
@@ -12,14 +12,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 fn architecture(family: &str, more: &Value) -> Architecture {
-    let mut config = json!({
+    let config = json!({
         "model_type": family, "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
         "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256, "tie_word_embeddings": false,
     });
-    for (key, value) in more.as_object().unwrap() {
-        config[key] = value.clone();
-    }
-    Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
+    model(config, more)
 }
 
 fn options(parallel: Parallel) -> Options {

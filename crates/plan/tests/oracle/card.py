@@ -21,8 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 CARD = os.environ.get("CARD", "cpu")
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, None: None}
-
 transformers.logging.set_verbosity_error()
 # this reads the data, finds one sequence a row and returns None; fake tensors have no data to read
 transformers.masking_utils.find_packed_sequence_indices = lambda position_ids: None

@@ -34,6 +34,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import transformers
+from jobs import DTYPES, OPTIMIZERS
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools import fake_collectives  # noqa: F401  (gives collectives their meta kernels)
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -245,20 +246,6 @@ class Storages(TorchDispatchMode):
         self.rows.append([phase, *(figures[d] for d in self.total for figures in (self.largest, self.total))])
 
 
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-
-
-def optimizer(name, parameters):
-    makers = {
-        "adamw": lambda: torch.optim.AdamW(parameters, foreach=True),
-        "adamw_fused": lambda: torch.optim.AdamW(parameters, fused=True),
-        "adamw_forloop": lambda: torch.optim.AdamW(parameters, foreach=False),
-        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
-        "sgd_momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
-    }
-    return makers[name]()
-
-
 def config_of(job):
     return {
         "train_micro_batch_size_per_gpu": job["batch"],
@@ -290,7 +277,7 @@ def steps(job, storages):
     if job.get("checkpoint"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     numbers = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
-    stepper = optimizer(job.get("optimizer", "adamw"), [p for p in model.parameters() if p.requires_grad])
+    stepper = OPTIMIZERS[job.get("optimizer", "adamw")]([p for p in model.parameters() if p.requires_grad])
     engine, *_ = deepspeed.initialize(model=model, optimizer=stepper, config=asked)
     accum, vocabulary = job.get("accum", 1), config.get_text_config().vocab_size
     batches = [torch.zeros(job["batch"], job["seq"], dtype=torch.long, device=CARD) for _ in range(accum)]
@@ -324,7 +311,8 @@ if __name__ == "__main__":
     for line in filter(str.strip, sys.stdin):
         if os.fork() == 0:  # DeepSpeed keeps its groups for the life of a process
             log = [] if "OPS" in os.environ else None
-            row = run(json.loads(line), log)
+            given = json.loads(line)  # a job, or a row made again
+            row = run(given.get("job", given), log)
             if log is not None:
                 with open(os.environ["OPS"], "w") as file:
                     json.dump(log, file)

@@ -31,7 +31,8 @@ import context
 import split
 import torch
 import torch.distributed as dist
-from card import CARD, DTYPES, KERNEL, STEPPING, Log, Phases, summed
+from card import CARD, KERNEL, STEPPING, Log, Phases, summed
+from jobs import DTYPES, OPTIMIZERS
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools import mem_tracker
 from torch.distributed.device_mesh import init_device_mesh
@@ -41,17 +42,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.distributed import fsdp
 from transformers.distributed.utils import TransformersDeviceMesh
-
-
-def optimizer(name, parameters):
-    of = {
-        "adamw": lambda: torch.optim.AdamW(parameters, foreach=True),
-        "adamw_fused": lambda: torch.optim.AdamW(parameters, fused=True),
-        "adamw_forloop": lambda: torch.optim.AdamW(parameters, foreach=False),
-        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3, foreach=True),
-        "sgd_momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=True),
-    }
-    return of[name]()
 
 
 def is_split(job):
@@ -156,7 +146,7 @@ def steps(job, meshes):
         inner = model = sharded(model, job, meshes, plans)
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [{"params": group} for group in split.by_mesh(trained)] if is_split(job) else trained
-    stepper = optimizer(job.get("optimizer", "adamw"), groups)
+    stepper = OPTIMIZERS[job.get("optimizer", "adamw")](groups)
     # FSDPMemTracker has the same totals but where modules are sharded together, whose hooks it takes apart
     tracker = tracker if strategy == "ddp" else mem_tracker.MemTracker()
     tracker.track_external(model, stepper)
