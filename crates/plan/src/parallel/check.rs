@@ -4,6 +4,11 @@ use super::{Schedule, Sharding, Stack};
 use crate::options::{HoldOutputs, Options};
 use peakledger_input::Problem;
 
+/// That an option cannot be, why, and what would mend it.
+pub(super) fn refused(option: &str, cause: &str, mend: &str) -> Result<(), Problem> {
+    Err(Problem::in_option(option, cause).mend(mend))
+}
+
 impl Options {
     /// Checks which sharding a pipeline runs with.
     pub(crate) fn check_sharding(&self) -> Result<(), Problem> {
@@ -14,11 +19,11 @@ impl Options {
         let apart = matches!(self.parallel.schedule, Schedule::ZbH1 | Schedule::ZbH2 | Schedule::DualPipe);
         if sharding.is_fsdp() && apart {
             let cause = "FSDP2 reduces a layer's gradients when its backward has run, and this schedule makes them later";
-            return Err(Problem::in_option("--schedule", cause).mend("use 1f1b, gpipe or interleaved"));
+            return refused("--schedule", cause, "use 1f1b, gpipe or interleaved");
         }
         if matches!(sharding, Sharding::Zero2 | Sharding::Zero3) {
             let cause = "DeepSpeed's pipelines run with ZeRO stage 0 or 1";
-            return Err(Problem::in_option("--zero", cause).mend("use --zero 1, or leave out --pp"));
+            return refused("--zero", cause, "use --zero 1, or leave out --pp");
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 
+import kernels
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -39,16 +40,10 @@ KERNEL = [None]  # "efficient": a card that has no flash attention
 
 
 def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """What a card runs: flash for half types without a mask, else the memory-efficient kernel over repeated heads."""
     if torch.is_autocast_enabled(CARD):  # its casts lie before the kernels, which are called themselves here
         q, k, v = (x.to(torch.get_autocast_dtype(CARD)) for x in (q, k, v))
-    if q.dtype is not torch.float32 and attn_mask is None and KERNEL[0] != "efficient":
-        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
-    if k.size(1) != q.size(1):
-        k, v = (x.repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
-    return torch.ops.aten._scaled_dot_product_efficient_attention(
-        q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale
-    )[0]
+    has_flash = KERNEL[0] != "efficient"
+    return kernels.attention(q, k, v, attn_mask, dropout_p, is_causal, scale, has_flash=has_flash)
 
 
 attention.__name__ = "scaled_dot_product_attention"  # by which context parallel puts its own in its place

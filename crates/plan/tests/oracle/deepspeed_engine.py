@@ -30,6 +30,7 @@ import os
 import sys
 import weakref
 
+import kernels
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -179,14 +180,7 @@ torch.nn.Module._apply = applied
 
 
 def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """What a card runs: flash for half types, else the memory-efficient kernel over repeated heads."""
-    if q.dtype is not torch.float32:
-        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
-    if k.size(1) != q.size(1):
-        k, v = (x.repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
-    return torch.ops.aten._scaled_dot_product_efficient_attention(
-        q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale
-    )[0]
+    return kernels.attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
 
 
 F.scaled_dot_product_attention = torch.nn.functional.scaled_dot_product_attention = attention

@@ -4,6 +4,7 @@ use super::LOG_SUMS;
 use crate::config::Architecture;
 use crate::model::Attend;
 use crate::options::{Attention, Objective, Options};
+use crate::parallel::check::refused;
 use crate::parallel::{CpComm, Mesh, RotateMethod, Stack};
 use crate::torch::ops::SdpaKernel;
 use peakledger_input::Problem;
@@ -118,8 +119,4 @@ pub(crate) fn check(arch: &Architecture, options: &Options) -> Result<(), Proble
         }
         _ => Ok(()),
     }
-}
-
-fn refused(option: &str, cause: &str, mend: &str) -> Result<(), Problem> {
-    Err(Problem::in_option(option, cause).mend(mend))
 }

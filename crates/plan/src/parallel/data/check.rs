@@ -1,6 +1,7 @@
 //! What data parallel ranks cannot do, and what of it is not planned.
 
 use crate::options::{Offload, OptimizerKind, Options, Quantize, Recompute};
+use crate::parallel::check::refused;
 use crate::parallel::{DataParallel, Mesh, Sharding, Stack, ZeroSizes};
 use peakledger_input::Problem;
 
@@ -199,8 +200,4 @@ impl Options {
         }
         Ok(())
     }
-}
-
-fn refused(option: &str, cause: &str, mend: &str) -> Result<(), Problem> {
-    Err(Problem::in_option(option, cause).mend(mend))
 }

@@ -70,10 +70,7 @@ pub(super) fn norm_over_ranks(torch: &Rc<Torch>, gradients: &[Looked]) -> Tensor
     torch.launch("allreduce_");
     let total = scalar(torch, "pow.Tensor_Scalar", Dtype::F32);
     drop(summed);
-    // `mask_nan_or_inf_with_val_inplace`
-    let _mask = not_finite(torch, Dtype::F32);
-    let _instead = scalar(torch, "lift_fresh", Dtype::F32);
-    torch.launch("masked_fill_.Tensor");
+    mask_not_finite(torch);
     total
 }
 
@@ -97,6 +94,13 @@ fn sum_of_squares(torch: &Rc<Torch>, gradients: &[Looked]) -> Tensor {
     let _squared = make(torch, "pow.Tensor_Scalar", &sizes, Dtype::F64);
     drop(stacked);
     scalar(torch, "sum", Dtype::F64)
+}
+
+/// `mask_nan_or_inf_with_val_inplace`.
+fn mask_not_finite(torch: &Rc<Torch>) {
+    let _mask = not_finite(torch, Dtype::F32);
+    let _instead = scalar(torch, "lift_fresh", Dtype::F32);
+    torch.launch("masked_fill_.Tensor");
 }
 
 /// `x.isnan().logical_or(x.isinf())`, with all of it there until the caller is done.
@@ -198,7 +202,5 @@ pub(super) fn summed_on_card(torch: &Rc<Torch>, gradients: usize) {
     torch.launch("allreduce_");
     let _total = scalar(torch, "pow.Tensor_Scalar", Dtype::F32);
     drop(sum);
-    let _mask = not_finite(torch, Dtype::F32);
-    let _instead = scalar(torch, "lift_fresh", Dtype::F32);
-    torch.launch("masked_fill_.Tensor");
+    mask_not_finite(torch);
 }
