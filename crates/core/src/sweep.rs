@@ -138,6 +138,11 @@ impl Totals {
         &self.gpu
     }
 
+    /// The whole cpu column; empty where nothing is ever there.
+    pub fn cpu(&self) -> &[u64] {
+        &self.cpu
+    }
+
     /// The earliest of the largest moments from `first` to `last`, on the GPU.
     pub fn peak_between(&self, first: Moment, last: Moment) -> (Moment, Bytes) {
         let mut best = (first, Bytes::ZERO);
@@ -186,6 +191,14 @@ impl ByCategory {
     pub fn plus(mut self, more: &ByCategory) -> ByCategory {
         for (sum, more) in self.0.iter_mut().zip(more.0) {
             *sum = sum.saturating_add(more);
+        }
+        self
+    }
+
+    /// Each category of these bytes and those together.
+    pub fn zip(mut self, other: &ByCategory, with: impl Fn(u64, u64) -> u64) -> ByCategory {
+        for (this, other) in self.0.iter_mut().zip(other.0) {
+            *this = with(*this, other);
         }
         self
     }

@@ -4,7 +4,7 @@ use crate::parallel::data::GATHERED;
 use crate::plan::{At, Level, Plan, Step};
 use crate::torch::Dtype;
 use crate::torch::kv_cache::KV_CACHE;
-use crate::torch::tape::{CopiedFor, ModuleName, Role, Stored, Tape};
+use crate::torch::tape::{CopiedFor, ModuleName, Role, StorageId, Stored, Tape};
 use peakledger_core::{Bytes, Category, Detail, Device, Moment};
 use std::collections::BTreeMap;
 
@@ -63,12 +63,12 @@ impl Group {
         Group { bytes: 0, count: 0, layers: None, category, detail }
     }
 
-    fn add(&mut self, bytes: u64, layer: Option<u32>) {
+    fn add(&mut self, bytes: u64, count: u32, layers: Option<(u32, u32)>) {
         self.bytes = self.bytes.saturating_add(bytes);
-        self.count += 1;
-        if let Some(layer) = layer {
-            let (first, last) = self.layers.unwrap_or((layer, layer));
-            self.layers = Some((first.min(layer), last.max(layer)));
+        self.count = self.count.saturating_add(count);
+        if let Some((from, to)) = layers {
+            let (first, last) = self.layers.unwrap_or((from, to));
+            self.layers = Some((first.min(from), last.max(to)));
         }
     }
 }
@@ -81,37 +81,82 @@ impl Plan {
 
     /// Who forms the op-level peak of a phase, largest first, then by name.
     pub fn contributors_at(&self, at: At<'_>) -> Vec<Contributor> {
-        self.standing(at.step.step, at.phase.moment)
+        let step = at.step.step;
+        let groups = match at.phase.run {
+            Some(moment) => self.standing_as_run(step, moment),
+            None => self.standing_groups(step, Some(at.phase.moment)),
+        };
+        groups.into_iter().map(|(_, contributor)| contributor).collect()
     }
 
-    fn standing(&self, step: Step, moment: Moment) -> Vec<Contributor> {
-        self.standing_groups(step, Some(moment)).into_iter().map(|(_, contributor)| contributor).collect()
-    }
-
-    /// The same, each with the key that its storages have; without a moment of all that the step holds at any time.
-    pub(crate) fn standing_groups(&self, step: Step, moment: Option<Moment>) -> Vec<(GroupKey, Contributor)> {
-        let mut groups: Vec<(GroupKey, Group)> = Vec::new();
-        let mut by_key: BTreeMap<GroupKey, usize> = BTreeMap::new();
-        let mut last = 0; // those of a kind mostly come in a row
-        let places = Places::of(&self.tape);
-        for stored in self.tape.stored.iter().filter(|stored| stored.device != Device::Cpu) {
-            let there = step
-                .interval(&self.tape, stored, Level::Op)
-                .is_some_and(|(from, to)| moment.is_none_or(|moment| from <= moment && moment <= to));
-            if !there {
-                continue;
-            }
-            let (key, layer) = places.group_key(stored);
-            if groups.get(last).is_none_or(|(known, _)| *known != key) {
-                last = *by_key.entry(key).or_insert(groups.len());
-            }
-            if last == groups.len() {
-                groups.push((key, Group::empty(stored.category, stored.detail)));
-            }
-            if let Some((_, group)) = groups.get_mut(last) {
-                group.add(stored.bytes, layer);
+    /// Who stands at a moment of a step as it was run, those that were not run among them.
+    fn standing_as_run(&self, step: Step, moment: Moment) -> Vec<(GroupKey, Contributor)> {
+        let folded = &self.folded;
+        let mut groups = Groups::of(&folded.run, step, Some(moment));
+        let numbered = (0..).map(StorageId).zip(&folded.run.stored).enumerate();
+        for (_, (id, stored)) in numbered.filter(|(at, _)| !folded.aside.contains(at)) {
+            groups.add(stored, || folded.stored(id).unwrap_or(*stored), (1, 0));
+        }
+        for more in &folded.more {
+            if let Some(like) = folded.stored(more.like) {
+                groups.add(&more.together(&like), || like, (more.copies, more.layers));
             }
         }
+        groups.list()
+    }
+
+    /// Who stands at a moment of the whole step, each with the key that its storages have; without a moment all that the step
+    /// holds at any time.
+    pub(crate) fn standing_groups(&self, step: Step, moment: Option<Moment>) -> Vec<(GroupKey, Contributor)> {
+        let mut groups = Groups::of(self.tape(), step, moment);
+        for stored in &self.tape().stored {
+            groups.add(stored, || *stored, (1, 0));
+        }
+        groups.list()
+    }
+}
+
+/// Those who stand at a moment, as they are found.
+struct Groups<'a> {
+    places: Places<'a>,
+    step: Step,
+    moment: Option<Moment>,
+    groups: Vec<(GroupKey, Group)>,
+    by_key: BTreeMap<GroupKey, usize>,
+    /// Those of a kind mostly come in a row.
+    last: usize,
+}
+
+impl Groups<'_> {
+    fn of(tape: &Tape, step: Step, moment: Option<Moment>) -> Groups<'_> {
+        let places = Places::of(tape);
+        Groups { places, step, moment, groups: Vec::new(), by_key: BTreeMap::new(), last: 0 }
+    }
+
+    /// Adds what stands at the moment: so many copies of what they are like, the last of them so many layers later.
+    fn add(&mut self, stored: &Stored, like: impl Fn() -> Stored, (copies, layers): (u32, u32)) {
+        if stored.device == Device::Cpu {
+            return;
+        }
+        let there = self.step.interval(self.places.tape, stored, Level::Op);
+        let is_meant = |(from, to)| self.moment.is_none_or(|moment| from <= moment && moment <= to);
+        if !there.is_some_and(is_meant) {
+            return;
+        }
+        let (key, layer) = self.places.group_key(&like());
+        if self.groups.get(self.last).is_none_or(|(known, _)| *known != key) {
+            self.last = *self.by_key.entry(key).or_insert(self.groups.len());
+        }
+        if self.last == self.groups.len() {
+            self.groups.push((key, Group::empty(stored.category, stored.detail)));
+        }
+        if let Some((_, group)) = self.groups.get_mut(self.last) {
+            group.add(stored.bytes, copies, layer.map(|layer| (layer, layer.saturating_add(layers))));
+        }
+    }
+
+    /// Largest first, then by name.
+    fn list(self) -> Vec<(GroupKey, Contributor)> {
         let contributor = |(key, group): (GroupKey, Group)| {
             let contributor = Contributor {
                 name: name(key, group.layers),
@@ -122,7 +167,7 @@ impl Plan {
             };
             (key, contributor)
         };
-        let mut list: Vec<(GroupKey, Contributor)> = groups.into_iter().map(contributor).collect();
+        let mut list: Vec<(GroupKey, Contributor)> = self.groups.into_iter().map(contributor).collect();
         list.sort_by(|(_, a), (_, b)| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         list
     }

@@ -93,7 +93,7 @@ impl Plan {
         )?;
         let at = self.peak_in(step);
         let asked = Pattern::of(asked);
-        let study = Study::new(&outcome.tape, facts.unwrap_or_default(), at.step.step);
+        let study = Study::new(&outcome.folded.run, facts.unwrap_or_default(), at.step.step);
         let at_peak = self.standing_groups(at.step.step, Some(at.phase.moment));
         let in_step = self.standing_groups(at.step.step, None);
         let wanted = |groups: &[(GroupKey, Contributor)]| -> Vec<GroupKey> {
@@ -104,7 +104,7 @@ impl Plan {
             let meant = groups.iter().filter(|(_, c)| if whole { is(c) } else { fits(c) });
             meant.map(|(key, _)| *key).collect()
         };
-        let places = Places::of(&outcome.tape);
+        let places = Places::of(&outcome.folded.run);
         let is_of = |keys: &[GroupKey], stored: &Stored| keys.contains(&places.group_key(stored).0);
         // what forms the peak first, then what is named so at another time, then states by their own names
         let explanation = match (wanted(&at_peak), wanted(&in_step)) {

@@ -21,7 +21,7 @@ impl Plan {
     /// Where a total does not fit into 64 bits.
     pub fn op_ledger(&self, step: Step) -> Result<Ledger, LedgerError> {
         self.ledger_of(step, |stored| {
-            let (start, end) = step.interval(&self.tape, stored, Level::Op)?;
+            let (start, end) = step.interval(self.tape(), stored, Level::Op)?;
             Some(Residency { device: stored.device, start, end })
         })
     }
@@ -37,13 +37,13 @@ impl Plan {
 
     /// The storages of a step as states, each with the storage that it began as.
     pub(crate) fn states(&self, residency: impl Fn(&Stored) -> Option<Residency>) -> Vec<(StorageId, State)> {
-        let mut names = Names::new(&self.tape);
-        let mut states: Vec<(StorageId, State)> = Vec::with_capacity(self.tape.stored.len());
-        let mut of_storage: Vec<Option<usize>> = vec![None; self.tape.stored.len()];
-        for (id, stored) in (0u32..).map(StorageId).zip(&self.tape.stored) {
+        let mut names = Names::new(self.tape());
+        let mut states: Vec<(StorageId, State)> = Vec::with_capacity(self.tape().stored.len());
+        let mut of_storage: Vec<Option<usize>> = vec![None; self.tape().stored.len()];
+        for (id, stored) in (0u32..).map(StorageId).zip(&self.tape().stored) {
             let Some(residency) = residency(stored).filter(|_| stored.bytes > 0) else { continue };
             let original = match stored.copied_for {
-                Some(CopiedFor::Offload(original)) if self.tape.get(original).is_some() => original,
+                Some(CopiedFor::Offload(original)) if self.tape().get(original).is_some() => original,
                 _ => id,
             };
             let Some(of_storage) = of_storage.get_mut(original.0 as usize) else { continue };
@@ -67,7 +67,7 @@ impl Plan {
 
     /// Where a storage is in a step, at device level, if it is there at all.
     pub(crate) fn residency(&self, step: Step, stored: &Stored) -> Option<Residency> {
-        let at = |level| step.interval(&self.tape, stored, level);
+        let at = |level| step.interval(self.tape(), stored, level);
         let (start, end) = match (at(Level::Untracked), at(Level::Op)) {
             (Some((start, end)), None) | (None, Some((start, end))) => (start, end),
             (Some((start, _)), Some((_, end))) => (start, end),

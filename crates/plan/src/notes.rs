@@ -266,7 +266,7 @@ impl Plan {
 
     /// Whether the family keeps its routers in fp32 where other weights are not.
     fn routers_in_fp32(&self) -> bool {
-        let stored = self.tape.stored.iter();
+        let stored = self.tape().stored.iter();
         let mut weights = stored.filter(|it| it.category == Category::Parameter && it.detail.is_none());
         weights.any(|it| it.dtype != self.options.weights())
     }

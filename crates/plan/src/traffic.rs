@@ -31,7 +31,7 @@ impl Plan {
     /// What a step asks for and gives back, in order: the first step from an empty device on, the model's load among it,
     /// the steady one from where a step before it ended. Inside one op, what it allocates comes before what goes with it.
     pub fn traffic(&self, step: Step) -> Vec<Traffic> {
-        let tape = &self.tape;
+        let tape = self.tape();
         let last = tape.now();
         // what outlives a step is there already when the next begins, and some of the first step comes only once
         let again = |stored: &Stored| {
@@ -89,7 +89,7 @@ impl Plan {
     fn batches_left_out(&self) -> impl Iterator<Item = (u32, Block)> {
         let block = |bytes| Block { bytes, stream: Stream::Compute };
         let batches = (0..self.left_out).flat_map(move |_| self.batch_bytes().map(block));
-        let numbers = u32::try_from(self.tape.stored.len()).unwrap_or(u32::MAX)..u32::MAX;
+        let numbers = u32::try_from(self.tape().stored.len()).unwrap_or(u32::MAX)..u32::MAX;
         numbers.zip(batches)
     }
 }

@@ -87,8 +87,8 @@ impl Stretches {
     /// For every layer one that it is like: in a step that keeps all it stores the same, and so do those beside it.
     pub(super) fn kinds(&self, plan: &Plan) -> Vec<usize> {
         let mut stored = vec![Vec::new(); self.peaks.len()];
-        for storage in &plan.tape.stored {
-            let layer = plan.tape.layer(storage.module).and_then(|layer| stored.get_mut(layer as usize));
+        for storage in &plan.tape().stored {
+            let layer = plan.tape().layer(storage.module).and_then(|layer| stored.get_mut(layer as usize));
             if let Some(layer) = layer {
                 layer.push((storage.bytes, storage.category));
             }
@@ -114,7 +114,7 @@ struct Held {
 fn held(plan: &Plan, step: Step) -> Option<impl Iterator<Item = Held>> {
     let moments = plan.step(step).timeline.moments();
     let (mut born, mut gone) = (vec![0_u64; moments], vec![0_u64; moments]);
-    for stored in &plan.tape.stored {
+    for stored in &plan.tape().stored {
         let Some(residency) = plan.residency(step, stored).filter(|at| at.device == Device::Gpu) else {
             continue;
         };
@@ -133,7 +133,7 @@ fn held(plan: &Plan, step: Step) -> Option<impl Iterator<Item = Held>> {
 
 /// The stretch of every moment of a step.
 fn labels(plan: &Plan, step: Step, layers: u32, ahead: u32) -> Vec<Stretch> {
-    let tape = &plan.tape;
+    let tape = plan.tape();
     let back = coming_back(tape, layers, ahead);
     let mut labels = Vec::new();
     for slot in plan.step(step).timeline.slots() {

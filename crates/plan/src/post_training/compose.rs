@@ -239,9 +239,9 @@ impl<'a> Composer<'a> {
 
     /// The storages of a part: what passes, wherever it is laid; what persists, where it is listed from here.
     fn storages(&self, number: usize, part: &Part<'_>, plan: &Plan, states: &mut Vec<(Group, State)>) {
-        let places = Places::of(&plan.tape);
+        let places = Places::of(plan.tape());
         for (id, state) in plan.states(|stored| plan.residency(Step::Steady, stored)) {
-            let Some(stored) = plan.tape.get(id) else { continue };
+            let Some(stored) = plan.tape().get(id) else { continue };
             let (key, layer) = places.group_key(stored);
             if state.persistent {
                 // a workspace is the process's, whoever took it first

@@ -117,7 +117,7 @@ fn generate(
     torch.kv_cache.replace(None);
     torch.end();
     let plan = run.finish(architecture, options)?;
-    let kv_cache = Bytes::new(kept_to_the_end(&plan.tape));
+    let kv_cache = Bytes::new(kept_to_the_end(plan.tape()));
     let by = Sampler::Generate(Box::new(plan));
     Ok(Sampled { sequences, at_once: sequences, kv_cache, by })
 }

@@ -5,6 +5,7 @@ use crate::config::Architecture;
 use crate::model::{Attend, Model, Run, ValueHead, response_log_probs};
 use crate::nn::{Builder, count};
 use crate::options::{Lora, LoraTargets, Objective, Options, Recompute};
+use crate::repeat::Folded;
 use crate::step::{Outcome, load};
 use crate::torch::{Dtype, ModuleId, Tensor, Torch};
 use peakledger_core::Phase;
@@ -46,7 +47,7 @@ impl Inference {
         let tape = std::mem::take(&mut *self.torch.tape.borrow_mut());
         let seq_len = options.length(&architecture.shape);
         let outcome = Outcome {
-            tape,
+            folded: Folded::of(tape),
             parameters: self.parameters,
             trainable: 0,
             #[cfg(test)]

@@ -17,6 +17,7 @@ use peakledger_core::{Category, Device, Moment};
 use std::ops::Range;
 
 /// Layers that need not be run.
+#[derive(Debug)]
 pub(crate) struct Repeat {
     pub(super) outline: Outline,
     pub(super) alike: Alike,
@@ -62,19 +63,24 @@ impl Repeat {
 
     /// The tape of the whole model, of one on which layers are left out; nothing where what would be written down again is
     /// not alike.
-    pub(crate) fn whole(&self, tape: Tape, trail: &Trail) -> Option<Tape> {
+    pub(super) fn whole(&self, tape: &Tape, trail: &Trail) -> Option<Tape> {
+        let whole = self.compared(tape, trail)?;
+        let (stored, ran) = (whole.stored()?, whole.ran()?);
+        let (marks, once) = (whole.marks()?, whole.once()?);
+        Some(tape.with(stored, ran, (marks, once)))
+    }
+
+    /// The whole tape in the making, where what would be written down again is alike.
+    pub(super) fn compared<'a>(&'a self, tape: &'a Tape, trail: &Trail) -> Option<Whole<'a>> {
         if trail.is_lost {
             return None;
         }
-        let stretches = Stretches::of(&tape, trail, &self.alike, self.outline.end())?;
-        let mut whole =
-            Whole { repeat: self, tape: &tape, stretches, when: Vec::new(), gradients: Vec::new() };
+        let stretches = Stretches::of(tape, trail, &self.alike, self.outline.end())?;
+        let mut whole = Whole { repeat: self, tape, stretches, when: Vec::new(), gradients: Vec::new() };
         whole.when = whole.moments_of_death()?;
         whole.gradients = whole.gradients_of_stand_ins()?;
         whole.is_alike()?;
-        let (stored, ran) = (whole.stored()?, whole.ran()?);
-        let (marks, once) = (whole.marks()?, whole.once()?);
-        Some(Tape { stored, ran, marks, once, ..tape })
+        Some(whole)
     }
 }
 
@@ -192,7 +198,7 @@ impl Whole<'_> {
     }
 
     /// Modules as a piece means them: many in a row are the same.
-    fn modules(&self, piece: &Piece, run: Part) -> impl FnMut(ModuleId) -> Option<ModuleId> {
+    pub(super) fn modules(&self, piece: &Piece, run: Part) -> impl FnMut(ModuleId) -> Option<ModuleId> {
         let [modules, ..] = self.repeat.in_unit;
         let mut last = None;
         move |module| match last {
@@ -309,7 +315,7 @@ impl Whole<'_> {
         Some(piece.moment + (moment - self.stretches.get(at)?.moments.start))
     }
 
-    fn marks(&self) -> Option<Vec<Mark>> {
+    pub(super) fn marks(&self) -> Option<Vec<Mark>> {
         let ends = self.tape.marks.iter().skip(1).map(|mark| mark.first).chain([self.tape.next()]);
         let again = self.repeat.alike.again();
         let is_again =
@@ -329,7 +335,7 @@ impl Whole<'_> {
     }
 
     /// What is done once is done in one go, outside the layers.
-    fn once(&self) -> Option<Vec<Once>> {
+    pub(super) fn once(&self) -> Option<Vec<Once>> {
         let moved = |once: &Once| {
             let Once { moments: Range { start, end }, costs } = once;
             let last = end.saturating_sub(1).max(*start);

@@ -13,17 +13,17 @@ use std::ops::Range;
 
 /// The tape of a whole step, of one on which the batches of all its micro-batches were loaded and few of them run; nothing
 /// where those that are compared are not alike.
-pub(crate) fn repeated(tape: Tape, rounds: &Rounds) -> Option<Tape> {
-    let turns = Turns::of(&tape, rounds)?;
+pub(super) fn repeated(tape: &Tape, rounds: &Rounds) -> Option<Tape> {
+    let turns = Turns::of(tape, rounds, &(0..0))?;
     turns.is_alike()?;
     let (stored, ran) = (turns.stored()?, turns.ran()?);
     let (marks, once) = (turns.marks()?, turns.once()?);
-    Some(Tape { stored, ran, marks, once, ..tape })
+    Some(tape.with(stored, ran, (marks, once)))
 }
 
 impl Turns<'_> {
     /// Whether what is written down again is like what was run after it.
-    fn is_alike(&self) -> Option<()> {
+    pub(super) fn is_alike(&self) -> Option<()> {
         let again = |turn: &&Turn| turn.action.micro_batch == self.rounds.again(turn.action.pass);
         for turn in self.turns.iter().filter(again) {
             let next = Action { micro_batch: turn.action.micro_batch + 1, ..turn.action };
@@ -157,7 +157,7 @@ impl Turns<'_> {
     }
 
     /// A moment as seen from outside the turns; not one in a turn that is written down again or compared.
-    fn seen_from_outside(&self, moment: Moment) -> Option<Moment> {
+    pub(super) fn seen_from_outside(&self, moment: Moment) -> Option<Moment> {
         if moment == NEVER {
             return Some(NEVER);
         }
@@ -180,7 +180,7 @@ impl Turns<'_> {
     }
 
     /// When torch's tracker first sees a storage that is there before all turns: a batch in its own turn.
-    fn tracked(&self, stored: &Stored) -> Option<Moment> {
+    pub(super) fn tracked(&self, stored: &Stored) -> Option<Moment> {
         let Role::Input { name, micro_batch } = stored.role else {
             return self.seen_from_outside(stored.tracked);
         };

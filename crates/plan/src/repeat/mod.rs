@@ -1,9 +1,12 @@
-//! What a step does again and again is run a few times and written down for the rest: micro-batches ([`micro_batches`]) and
-//! decoder layers ([`layers`]). Nothing is assumed of a tape: where what was run is not alike, all of it is run.
+//! What a step does again and again is run a few times: micro-batches ([`micro_batches`]) and decoder layers ([`layers`]). What
+//! the rest adds to the sums is counted ([`folded`]), and it is written down where every storage is asked for. Nothing is
+//! assumed of a tape: where what was run is not alike, all of it is run.
 
 mod alike;
 mod compared;
+mod folded;
 mod layers;
+mod left_out;
 mod micro_batches;
 mod outline;
 mod rounds;
@@ -13,6 +16,6 @@ mod stretches;
 mod tests;
 mod turns;
 
+pub(crate) use folded::{Between, Folded, PhaseRun};
 pub(crate) use layers::Repeat;
-pub(crate) use micro_batches::repeated;
 pub(crate) use rounds::{Rounds, sends_in_buckets, shares_within_passes};

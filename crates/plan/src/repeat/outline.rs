@@ -5,6 +5,7 @@ use crate::torch::tape::{ModuleId, ModuleName, Role, StorageId, Stored, Tape};
 use std::ops::Range;
 
 /// The layers of a model or of a stage of it, all of which are loaded. They are counted over the whole model.
+#[derive(Debug)]
 pub(super) struct Outline {
     /// The first of them.
     pub(super) first: usize,

@@ -64,7 +64,8 @@ pub(super) struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    pub(super) fn of<'a>(tape: &'a Tape, rounds: &'a Rounds) -> Option<Turns<'a>> {
+    /// The turns of a tape, without some storages that are made between two of them.
+    pub(super) fn of<'a>(tape: &'a Tape, rounds: &'a Rounds, aside: &Range<usize>) -> Option<Turns<'a>> {
         tape.stored.is_sorted_by_key(|stored| stored.birth).then_some(())?;
         let mut marks: Vec<Range<usize>> = Vec::new();
         for (at, mark) in tape.marks.iter().enumerate().filter(|(_, mark)| mark.micro_batch.is_some()) {
@@ -79,7 +80,11 @@ impl Turns<'_> {
         let made = |moment: Moment| tape.stored.partition_point(|stored| stored.birth < moment);
         let turn = |(action, marks): (&Action, Range<usize>)| {
             let (from, to) = (first(marks.start), first(marks.end));
-            Turn { action: *action, marks, moments: from.0..to.0, stored: made(from)..made(to) }
+            let mut stored = made(from)..made(to);
+            if aside.end == stored.end {
+                stored.end = aside.start.max(stored.start);
+            }
+            Turn { action: *action, marks, moments: from.0..to.0, stored }
         };
         let turns: Vec<Turn> = rounds.run.iter().zip(marks).map(turn).collect();
         let is_of = |turn: &Turn| {

@@ -23,11 +23,10 @@ use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
 use crate::pipeline::Pipeline;
-use crate::repeat::{Repeat, Rounds, repeated, sends_in_buckets, shares_within_passes};
+use crate::repeat::{Folded, Repeat, Rounds, sends_in_buckets, shares_within_passes};
 use crate::torch::facts::Facts;
 use crate::torch::kernel;
 use crate::torch::offload::{HostParameter, ParameterOffload};
-use crate::torch::tape::Tape;
 use crate::torch::{Layout, Torch};
 use crate::update::Update;
 use peakledger_core::Phase;
@@ -37,12 +36,12 @@ use training::Program;
 
 /// What a run leaves.
 pub(crate) struct Outcome {
-    pub(crate) tape: Tape,
+    pub(crate) folded: Folded,
     /// Parameters of the model, adapters among them.
     pub(crate) parameters: u64,
     /// Those that are trained.
     pub(crate) trainable: u64,
-    /// Layers that were not run but written down from others.
+    /// Layers that were not run.
     #[cfg(test)]
     pub(crate) layers_left_out: usize,
 }
@@ -87,8 +86,8 @@ pub(crate) fn run_alike(
     let way = Way { micro_batches, few_layers: alike.layers, facts: None };
     let Some((outcome, _)) = run_so(arch, options, seq_len, way)? else { return Ok(None) };
     let Some(rounds) = rounds else { return Ok(Some(outcome)) };
-    let tape = repeated(outcome.tape, &rounds);
-    Ok(tape.map(|tape| Outcome { tape, ..outcome }))
+    let folded = outcome.folded.without_micro_batches(rounds);
+    Ok(folded.map(|folded| Outcome { folded, ..outcome }))
 }
 
 /// The same with every layer and so many micro-batches run, and with more facts than a plan needs where a place for them is
@@ -246,18 +245,19 @@ fn run_so(
     let facts = torch.facts.take();
     #[cfg(test)]
     let layers_left_out = torch.left_out().len();
-    let tape = match repeat.as_ref().zip(torch.trail.take()) {
-        Some((repeat, trail)) => repeat.whole(tape, &trail),
-        None => Some(tape),
+    drop(loop_);
+    let folded = match repeat.zip(torch.trail.take()) {
+        Some((repeat, trail)) => Folded::without_layers(tape, repeat, trail),
+        None => Some(Folded::of(tape)),
     };
-    let outcome = |tape| Outcome {
-        tape,
+    let outcome = |folded| Outcome {
+        folded,
         parameters,
         trainable,
         #[cfg(test)]
         layers_left_out,
     };
-    Ok(tape.map(|tape| (outcome(tape), facts)))
+    Ok(folded.map(|folded| (outcome(folded), facts)))
 }
 
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of

@@ -7,7 +7,7 @@ use peakledger_core::{Category, Detail, Device, Moment, Phase};
 use std::ops::Range;
 
 /// A storage on the tape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StorageId(pub(crate) u32);
 
 impl StorageId {
@@ -128,6 +128,11 @@ pub(crate) struct Tape {
 pub(crate) const NEVER: Moment = Moment(u32::MAX);
 
 impl Stored {
+    /// Whether torch's tracker ever counts it.
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.tracked != NEVER
+    }
+
     /// Whether it is there in every later step.
     pub(crate) fn outlives_the_step(&self) -> bool {
         self.death == NEVER
@@ -140,6 +145,17 @@ pub(crate) fn rounded(bytes: u64) -> u64 {
 }
 
 impl Tape {
+    /// The same model with other columns.
+    pub(crate) fn with(
+        &self,
+        stored: Vec<Stored>,
+        ran: Vec<Ran>,
+        (marks, once): (Vec<Mark>, Vec<Once>),
+    ) -> Tape {
+        let (modules, parameters) = (self.modules.clone(), self.parameters.clone());
+        Tape { stored, ran, marks, modules, parameters, once, overflow: self.overflow }
+    }
+
     /// The moment that is running.
     pub(crate) fn now(&self) -> Moment {
         Moment(u32::try_from(self.ran.len().saturating_sub(1)).unwrap_or(u32::MAX))

@@ -6,11 +6,52 @@ mod one_card;
 
 use crate::config::Architecture;
 use crate::model::FAMILIES;
+use crate::options::Options;
+use crate::plan::{At, Plan, PlannedPhase, StepPlan};
 use crate::step::{Alike, Outcome, run_alike, run_all};
 use peakledger_input::Source;
 
 const LENGTH: u64 = 20;
 const FEW: Alike = Alike { layers: true, micro_batches: true };
+
+/// What of a step of which little was run is not what the whole step has: its storages, its sums, who stands at its peaks.
+fn difference(
+    architecture: &Architecture,
+    options: &Options,
+    few: Outcome,
+    whole: Outcome,
+) -> Option<String> {
+    let is_all_run = few.folded.is_whole();
+    match few.folded.unfolded() {
+        None if is_all_run && few.folded.run == whole.folded.run => {}
+        Some(tape) if tape == whole.folded.run => {}
+        None => return Some("cannot be written down".to_owned()),
+        Some(_) => return Some("another tape".to_owned()),
+    }
+    if StepPlan::both(&few.folded).is_none() {
+        return Some("cannot be counted".to_owned());
+    }
+    let plan = |outcome| Plan::of(architecture.clone(), options.clone(), LENGTH, outcome).unwrap();
+    let [few, whole] = [few, whole].map(plan);
+    for (few_step, step) in [(&few.first, &whole.first), (&few.steady, &whole.steady)] {
+        if few_step.timeline != step.timeline {
+            return Some("another timeline".to_owned());
+        }
+        for (few_phase, phase) in few_step.phases.iter().zip(&step.phases) {
+            let [a, b] =
+                [few_phase, phase].map(|phase| format!("{:?}", PlannedPhase { run: None, ..phase.clone() }));
+            if a != b {
+                return Some(format!("another {} phase: {a}, not {b}", step.step.as_str()));
+            }
+            let [a, b] = [(&few, few_step, few_phase), (&whole, step, phase)]
+                .map(|(plan, step, phase)| plan.contributors_at(At { step, phase }));
+            if a != b {
+                return Some(format!("others stand in {}: {a:?}, not {b:?}", phase.phase));
+            }
+        }
+    }
+    None
+}
 
 /// A small model of a family.
 fn config(family: &str, layers: u32, more: &str) -> Architecture {

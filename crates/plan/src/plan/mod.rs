@@ -1,18 +1,20 @@
 //! The answer: a step's phases with their peaks, where the peak is and what stands there; all of it read off the tape.
 
+mod steps;
+
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::parallel::{Mesh, Stack, megatron};
+use crate::repeat::Folded;
 use crate::step::{self, Outcome};
 use crate::torch::Costs;
-use crate::torch::tape::{Mark, NEVER, Once, Ran, Role, Stored, Tape};
+use crate::torch::tape::{Role, Stored, Tape};
 use peakledger_core::block::BLOCK;
-use peakledger_core::sweep::{PhaseTotal, Stay, Totals, by_category_at, phase_peaks};
+use peakledger_core::sweep::{Stay, Totals};
 use peakledger_core::{ByCategory, Bytes, Moment, Phase, Timeline};
 use peakledger_input::Problem;
-use std::num::NonZeroU32;
-use std::ops::Range;
 use std::sync::OnceLock;
+use steps::stay;
 
 /// A planned training step: the first one and the steady one, on one tape.
 #[derive(Debug)]
@@ -37,7 +39,10 @@ pub struct Plan {
     pub steady: StepPlan,
     /// Micro-batches that are not run, being like those before them; what their batches take is added where it is asked for.
     pub(crate) left_out: u32,
-    pub(crate) tape: Tape,
+    /// What was run.
+    pub(crate) folded: Folded,
+    /// All of the step, once it is asked for.
+    pub(crate) whole: OnceLock<Tape>,
 }
 
 /// One step of a plan.
@@ -93,7 +98,10 @@ pub struct PlannedPhase {
     pub module: String,
     /// What the phase costs apart from memory.
     pub costs: Costs,
+    /// Where the peak is on the step's timeline.
     pub(crate) moment: Moment,
+    /// Where it is on the step as it was run, if it was.
+    pub(crate) run: Option<Moment>,
 }
 
 /// A phase of a step, where a peak stands.
@@ -149,6 +157,14 @@ pub(crate) fn checked(architecture: &Architecture, options: &Options) -> Result<
     Ok(seq_len)
 }
 
+/// All of a step of which little was run; where it cannot be written down, all of it is run.
+fn whole(folded: &Folded, architecture: &Architecture, options: &Options, seq_len: u64) -> Tape {
+    folded.unfolded().unwrap_or_else(|| match step::run_all(architecture, options, seq_len) {
+        Ok(outcome) => outcome.folded.run,
+        Err(problem) => unreachable!("a step that was run is refused: {problem}"),
+    })
+}
+
 /// What a total counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
@@ -164,17 +180,23 @@ impl Plan {
         architecture: Architecture,
         options: Options,
         seq_len: u64,
-        Outcome { tape, parameters, trainable, .. }: Outcome,
+        outcome: Outcome,
     ) -> Result<Plan, Problem> {
+        let Outcome { mut folded, parameters, trainable, .. } = outcome;
         let mesh = options.mesh()?;
         let too_big = || {
             Problem::anywhere("the sizes of this step do not fit into 64 bits of bytes")
                 .mend("check --micro-batch-size, --seq-len and the sizes in the config")
         };
-        if tape.overflow {
+        if folded.run.overflow {
             return Err(too_big());
         }
-        let [first, steady] = StepPlan::both(&tape).ok_or_else(too_big)?;
+        let mut both = StepPlan::both(&folded);
+        if both.is_none() && !folded.is_whole() {
+            folded = Folded::of(whole(&folded, &architecture, &options, seq_len));
+            both = StepPlan::both(&folded);
+        }
+        let [first, steady] = both.ok_or_else(too_big)?;
         Ok(Plan {
             architecture,
             options,
@@ -186,8 +208,18 @@ impl Plan {
             first,
             steady,
             left_out: 0,
-            tape,
+            folded,
+            whole: OnceLock::new(),
         })
+    }
+
+    /// Every storage of the step. Where not all of it was run, what was is written down for the rest when this is first asked
+    /// for: sums do not need it.
+    pub(crate) fn tape(&self) -> &Tape {
+        if self.folded.is_whole() {
+            return &self.folded.run;
+        }
+        self.whole.get_or_init(|| whole(&self.folded, &self.architecture, &self.options, self.seq_len))
     }
 
     /// One of the steps.
@@ -201,7 +233,7 @@ impl Plan {
     /// The tensors of a micro-batch, in bytes.
     pub(crate) fn batch_bytes(&self) -> impl Iterator<Item = u64> {
         let is_first = |stored: &&Stored| matches!(stored.role, Role::Input { micro_batch: 0, .. });
-        self.tape.stored.iter().filter(is_first).map(|stored| stored.bytes)
+        self.folded.run.stored.iter().filter(is_first).map(|stored| stored.bytes)
     }
 
     /// The device-level peak of one step or of the plan, with what the micro-batches that are left out take: their batches,
@@ -273,220 +305,14 @@ impl StepPlan {
             None => unreachable!("a step has phases"),
         }
     }
-
-    /// Reads both steps off the tape and adds them up, at both levels. The steady step is the first without what is done once
-    /// and with the little that it holds otherwise, so most storages are added up but once.
-    fn both(tape: &Tape) -> Option<[StepPlan; 2]> {
-        let Stays { op, otherwise, untracked } = Stays::of(tape);
-        let timelines = [timeline(tape, Step::First)?, timeline(tape, Step::Steady)?];
-        let [first, steady] = &timelines;
-        let once: Vec<Range<u32>> = tape.once.iter().map(|once| once.moments.clone()).collect();
-        let of_first = Totals::of(first.moments(), op.iter().copied()).ok()?;
-        let more = Totals::of(steady.moments(), otherwise.iter().copied()).ok()?;
-        let of_steady = of_first.without(&once).joined(&more).ok()?;
-        let mut phases = [phase_peaks(first, &of_first), phase_peaks(steady, &of_steady)];
-        // by category at the peaks of both, in the order in which they are on the tape
-        let [in_first, in_steady] = &mut phases;
-        let more = by_category_at(steady.moments(), &moments_of(in_steady), otherwise.into_iter());
-        let mut peaks: Vec<(Moment, ByCategory, &mut PhaseTotal)> = Vec::new();
-        peaks.extend(in_first.iter_mut().map(|phase| (phase.moment, ByCategory::default(), phase)));
-        let on_tape = |phase: &PhaseTotal| Step::Steady.on_tape(tape, phase.moment);
-        peaks.extend(in_steady.iter_mut().zip(more).map(|(phase, more)| (on_tape(phase), more, phase)));
-        peaks.sort_by_key(|(moment, ..)| *moment);
-        let moments: Vec<Moment> = peaks.iter().map(|(moment, ..)| *moment).collect();
-        for ((_, more, phase), there) in
-            peaks.into_iter().zip(by_category_at(first.moments(), &moments, op.into_iter()))
-        {
-            phase.by_category = there.plus(&more);
-        }
-        let steps = [Step::First, Step::Steady].into_iter().zip(timelines).zip([of_first, of_steady]);
-        let steps = steps.zip(phases).zip(untracked);
-        let mut steps = steps.map(|((((step, timeline), totals), phases), untracked)| {
-            let untracked = Totals::of(timeline.moments(), untracked.into_iter()).ok()?;
-            StepPlan::read(tape, step, timeline, &totals.plus(&untracked).ok()?, &phases)
-        });
-        Some([steps.next()??, steps.next()??])
-    }
-
-    /// A step whose sums are known, at device level and of its phases.
-    fn read(
-        tape: &Tape,
-        step: Step,
-        timeline: Timeline,
-        device: &Totals,
-        phases: &[PhaseTotal],
-    ) -> Option<StepPlan> {
-        let phases = timeline
-            .slots()
-            .iter()
-            .zip(phases)
-            .zip(tape.marks.iter().zip(ends(tape)))
-            .map(|((slot, op), (mark, next)): ((_, &PhaseTotal), (&Mark, Moment))| {
-                let ran = tape.ran.get(step.on_tape(tape, op.moment).index());
-                PlannedPhase {
-                    phase: slot.phase.clone(),
-                    micro_batch: slot.micro_batch,
-                    peak: op.total,
-                    end: op.end,
-                    by_category: op.by_category,
-                    device_peak: device.peak_between(slot.first, slot.last).1,
-                    host_peak: op.cpu,
-                    op: ran.map_or("", |ran: &Ran| ran.op),
-                    module: ran.map(|ran| tape.path(ran.module)).unwrap_or_default(),
-                    costs: step.costs(tape, mark, next),
-                    moment: op.moment,
-                }
-            })
-            .collect();
-        Some(StepPlan { step, phases, timeline })
-    }
-}
-
-fn moments_of(phases: &[PhaseTotal]) -> Vec<Moment> {
-    phases.iter().map(|phase| phase.moment).collect()
-}
-
-impl Step {
-    /// The moment of this step that a moment of the tape is. The tape is the first step's; later ones do not do what is done
-    /// once.
-    pub(crate) fn within(self, tape: &Tape, moment: Moment) -> Moment {
-        if self == Step::First {
-            return moment;
-        }
-        Moment(moment.0 - tape.once.iter().map(|once| cut(moment, &once.moments)).sum::<u32>())
-    }
-
-    /// What a phase of the tape costs in this step.
-    fn costs(self, tape: &Tape, mark: &Mark, next: Moment) -> Costs {
-        if self == Step::First {
-            return mark.costs;
-        }
-        let phase = mark.first.0..next.0;
-        let once = tape.once.iter().filter(|once| phase.contains(&once.moments.start));
-        mark.costs - once.map(|once| once.costs).sum()
-    }
-
-    /// The moment of the tape that a moment of this step is.
-    pub(crate) fn on_tape(self, tape: &Tape, moment: Moment) -> Moment {
-        if self == Step::First {
-            return moment;
-        }
-        let put_back = |moment: u32, Once { moments, .. }: &Once| {
-            if moment >= moments.start { moment + (moments.end - moments.start) } else { moment }
-        };
-        Moment(tape.once.iter().fold(moment.0, put_back))
-    }
-
-    /// When a storage is there in this step, if it is at all. What outlives the first step is there from the beginning of
-    /// every later one.
-    pub(crate) fn interval(self, tape: &Tape, stored: &Stored, level: Level) -> Option<(Moment, Moment)> {
-        let outlives = self == Step::Steady && stored.outlives_the_step();
-        let last = stored.death.min(tape.now());
-        let tracked = if outlives && stored.tracked != NEVER { Moment(0) } else { stored.tracked };
-        let birth = if outlives { Moment(0) } else { stored.birth };
-        let (from, to) = match level {
-            Level::Op => (tracked, last),
-            Level::Untracked => (birth, Moment(tracked.0.checked_sub(1)?.min(last.0))),
-        };
-        if from > to {
-            return None;
-        }
-        if self == Step::First {
-            return Some((from, to));
-        }
-        // what is done once has passed, where stretches of it touch too
-        let after =
-            |moment: u32, once: &Once| if once.moments.contains(&moment) { once.moments.end } else { moment };
-        if !outlives && to.0 < tape.once.iter().fold(from.0, after) {
-            return None;
-        }
-        let (mut start, mut end) = (from.0, to.0);
-        for Once { moments, .. } in &tape.once {
-            start -= cut(from, moments);
-            end -= cut(to, moments);
-        }
-        Some((Moment(start), Moment(end)))
-    }
-}
-
-/// How many of some moments lie before a moment.
-fn cut(moment: Moment, moments: &Range<u32>) -> u32 {
-    moment.0.min(moments.end).saturating_sub(moments.start)
-}
-
-/// The step's phases, each with its moments.
-fn timeline(tape: &Tape, step: Step) -> Option<Timeline> {
-    let mut timeline = Timeline::empty();
-    for (mark, end) in tape.marks.iter().zip(ends(tape)) {
-        let [first, end] = [mark.first, end].map(|moment| step.within(tape, moment).0);
-        let moments = NonZeroU32::new(end.checked_sub(first)?)?;
-        timeline.try_push(mark.phase.clone(), mark.micro_batch, moments).then_some(())?;
-    }
-    Some(timeline)
-}
-
-/// The moment after each phase of the tape.
-fn ends(tape: &Tape) -> impl Iterator<Item = Moment> {
-    tape.marks.iter().skip(1).map(|mark| mark.first).chain([tape.next()])
-}
-
-/// The storages of both steps as stays.
-struct Stays {
-    /// Those of the first step, at op level.
-    op: Vec<Stay>,
-    /// What a steady step holds at op level in moments in which the first did not hold it, on its own timeline.
-    otherwise: Vec<Stay>,
-    /// What is on the device before the tracker sees it, in each step.
-    untracked: [Vec<Stay>; 2],
-}
-
-impl Stays {
-    fn of(tape: &Tape) -> Stays {
-        let mut stays = Stays {
-            op: Vec::with_capacity(tape.stored.len()),
-            otherwise: Vec::new(),
-            untracked: [Vec::new(), Vec::new()],
-        };
-        for stored in &tape.stored {
-            stays.op.extend(stay(tape, Step::First, stored, Level::Op));
-            stays.otherwise.extend(otherwise_in_steady(tape, stored));
-            if stored.tracked != stored.birth {
-                for (step, untracked) in [Step::First, Step::Steady].into_iter().zip(&mut stays.untracked) {
-                    untracked.extend(stay(tape, step, stored, Level::Untracked));
-                }
-            }
-        }
-        stays
-    }
-}
-
-/// A storage in a step.
-fn stay(tape: &Tape, step: Step, stored: &Stored, level: Level) -> Option<Stay> {
-    let (start, end) = step.interval(tape, stored, level)?;
-    let Stored { device, category, bytes, .. } = *stored;
-    Some(Stay { device, category, bytes: Bytes::new(bytes), start, end })
-}
-
-/// What of a storage is in the steady step alone. One that outlives the first step is there before the moment that made it.
-/// One that went in what is done once, and was made before that, goes in the moment after it.
-fn otherwise_in_steady(tape: &Tape, stored: &Stored) -> Option<Stay> {
-    let goes_once = || tape.once.iter().any(|once| once.moments.contains(&stored.death.0));
-    if !stored.outlives_the_step() && !goes_once() {
-        return None;
-    }
-    let steady = stay(tape, Step::Steady, stored, Level::Op)?;
-    if !stored.outlives_the_step() {
-        return Some(Stay { start: steady.end, ..steady });
-    }
-    let end = Step::Steady.within(tape, stored.tracked).0.checked_sub(1)?;
-    Some(Stay { end: Moment(end.min(steady.end.0)), ..steady })
 }
 
 impl Plan {
     /// What a step holds at op level, as [`op_ledger`](Plan::op_ledger) has it, but nothing has a name: enough for sums and
     /// pictures, and made in a fraction of the time.
     pub fn stays(&self, step: Step) -> Vec<Stay> {
-        self.tape.stored.iter().filter_map(|stored| stay(&self.tape, step, stored, Level::Op)).collect()
+        let tape = self.tape();
+        tape.stored.iter().filter_map(|stored| stay(tape, step, stored, Level::Op)).collect()
     }
 }
 
@@ -508,7 +334,7 @@ pub struct OpTotal {
 impl Plan {
     /// Every op of a step in order: the step's own log, as torch's tracker would write it.
     pub fn ops(&self, step: Step) -> Vec<OpTotal> {
-        let planned = self.step(step);
+        let (planned, tape) = (self.step(step), self.tape());
         let stays = self.stays(step).into_iter();
         let Ok(totals) = Totals::of(planned.timeline.moments(), stays) else { return Vec::new() };
         (0u32..)
@@ -516,11 +342,11 @@ impl Plan {
             .zip(totals.gpu())
             .filter_map(|(moment, total)| {
                 let slot = planned.timeline.slot_at(moment)?;
-                let ran = self.tape.ran.get(step.on_tape(&self.tape, moment).index())?;
+                let ran = tape.ran.get(step.on_tape(tape, moment).index())?;
                 Some(OpTotal {
                     phase: slot.phase.clone(),
                     micro_batch: slot.micro_batch,
-                    module: self.tape.path(ran.module),
+                    module: tape.path(ran.module),
                     op: ran.op,
                     total: Bytes::new(*total),
                 })

@@ -1,0 +1,177 @@
+//! A step as it was run, with few of what is alike in it: what the rest adds is counted, and written down only for those who
+//! ask for every storage.
+//!
+//! Where layers or micro-batches are left out, they are all left out at one place of each pass: a cut. A storage that is made
+//! before a cut and goes after another was made once more by each that is left out, and all of these are there from the one cut to
+//! the other. That is all that they add: what is made and goes between the same cuts is, wherever one looks, there as often as
+//! it was run. So sums on the tape that was run, with that added, are those of the whole step at every moment that was run; and
+//! in what was left out they lie on a straight line between those at its two ends, and peak at one of them.
+
+use super::layers::Repeat;
+use super::left_out::OfLayers;
+use super::micro_batches::repeated;
+use super::rounds::Rounds;
+use super::turns::Turns;
+use crate::torch::Costs;
+use crate::torch::tape::{ModuleId, Ran, StorageId, Stored, Tape};
+use crate::torch::trail::Trail;
+use peakledger_core::Moment;
+use std::ops::Range;
+
+/// A step with few of what is alike in it run.
+#[derive(Debug)]
+pub(crate) struct Folded {
+    /// What was run.
+    pub(crate) run: Tape,
+    /// Storages that are on the tape, and counted elsewhere: what stood for gradients of layers that were not run.
+    pub(crate) aside: Range<usize>,
+    /// What was not run adds these.
+    pub(crate) more: Vec<More>,
+    /// Where layers are left out.
+    pub(crate) cuts: Vec<Cut>,
+    /// What layers that are left out cost, by phase of the tape that was run; empty where all were run.
+    pub(crate) costs: Vec<Costs>,
+    /// What ran in a layer for another, which in the whole step is one that was not run.
+    pub(crate) ran_for: Vec<(Moment, ModuleId)>,
+    /// The same of storages.
+    pub(crate) made_for: Vec<(StorageId, ModuleId)>,
+    /// The phases of the whole step.
+    pub(crate) phases: Vec<PhaseRun>,
+    layers: Option<(Repeat, Trail)>,
+    rounds: Option<Rounds>,
+}
+
+/// Storages that are like one that was run, there from one moment of the tape to another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct More {
+    pub(crate) like: StorageId,
+    pub(crate) birth: Moment,
+    pub(crate) death: Moment,
+    /// How many.
+    pub(crate) copies: u32,
+    /// How many layers later the last of them is.
+    pub(crate) layers: u32,
+}
+
+/// A moment that what is left out comes before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) at: Moment,
+    /// How many moments are left out.
+    pub(crate) moments: u32,
+}
+
+/// A phase of the whole step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PhaseRun {
+    /// Which phase of the tape it was run as.
+    pub(crate) mark: usize,
+    /// How many micro-batches later it is.
+    pub(crate) later: u32,
+    /// Where it was not run: it lies between that phase and this one.
+    pub(crate) between: Option<Between>,
+}
+
+/// So many steps of the way from one phase to another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Between {
+    pub(crate) next: usize,
+    pub(crate) step: u32,
+    pub(crate) of: u32,
+}
+
+impl More {
+    /// As one storage; sizes past 64 bits saturate, and are refused.
+    pub(crate) fn together(&self, like: &Stored) -> Stored {
+        let tracked = if like.is_tracked() { self.birth } else { like.tracked };
+        let bytes = like.bytes.saturating_mul(u64::from(self.copies));
+        Stored { bytes, birth: self.birth, tracked, death: self.death, ..*like }
+    }
+}
+
+impl Folded {
+    /// A step of which all was run.
+    pub(crate) fn of(run: Tape) -> Folded {
+        let phases = (0..run.marks.len()).map(|mark| PhaseRun { mark, later: 0, between: None }).collect();
+        Folded {
+            run,
+            aside: 0..0,
+            more: Vec::new(),
+            cuts: Vec::new(),
+            costs: Vec::new(),
+            ran_for: Vec::new(),
+            made_for: Vec::new(),
+            phases,
+            layers: None,
+            rounds: None,
+        }
+    }
+
+    /// A step of which layers were not run; nothing where those that were are not alike.
+    pub(crate) fn without_layers(run: Tape, repeat: Repeat, trail: Trail) -> Option<Folded> {
+        let OfLayers { aside, more, cuts, costs, ran_for, made_for } = repeat.left_out(&run, &trail)?;
+        let layers = Some((repeat, trail));
+        Some(Folded { aside, more, cuts, costs, ran_for, made_for, layers, ..Folded::of(run) })
+    }
+
+    /// The same without micro-batches; nothing where those that were run are not alike.
+    pub(crate) fn without_micro_batches(mut self, rounds: Rounds) -> Option<Folded> {
+        let turns = Turns::of(&self.run, &rounds, &self.aside)?;
+        let left_out = turns.left_out(&self.more)?;
+        self.more.extend(left_out.more);
+        self.phases = left_out.phases;
+        for (storage, seen) in left_out.seen {
+            if let Some(stored) = self.run.get_mut(storage) {
+                stored.tracked = seen;
+            }
+        }
+        Some(Folded { rounds: Some(rounds), ..self })
+    }
+
+    /// Whether all was run.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.layers.is_none() && self.rounds.is_none()
+    }
+
+    /// Every storage of the whole step; nothing where that cannot be written down.
+    pub(crate) fn unfolded(&self) -> Option<Tape> {
+        let layers = match &self.layers {
+            Some((repeat, trail)) => Some(repeat.whole(&self.run, trail)?),
+            None => None,
+        };
+        match &self.rounds {
+            Some(rounds) => repeated(layers.as_ref().unwrap_or(&self.run), rounds),
+            None => layers,
+        }
+    }
+
+    /// All storages of the whole step as far as sums stand on them, those that were not run as one with what they are like.
+    pub(crate) fn storages(&self) -> impl Iterator<Item = Stored> + Clone + '_ {
+        let run = self.run.stored.iter().enumerate();
+        let run = run.filter(|(at, _)| !self.aside.contains(at)).map(|(_, stored)| *stored);
+        let more = self.more.iter().filter_map(|more| Some(more.together(self.run.get(more.like)?)));
+        run.chain(more)
+    }
+
+    /// What ran at a moment of the tape.
+    pub(crate) fn ran(&self, moment: Moment) -> Option<Ran> {
+        let ran = self.run.ran.get(moment.index())?;
+        let at = self.ran_for.binary_search_by_key(&moment, |(moment, _)| *moment);
+        let module = at.ok().and_then(|at| self.ran_for.get(at)).map(|(_, module)| *module);
+        Some(Ran { module: module.unwrap_or(ran.module), ..*ran })
+    }
+
+    /// A storage of the tape, in the module that it is of in the whole step.
+    pub(crate) fn stored(&self, storage: StorageId) -> Option<Stored> {
+        let stored = self.run.get(storage)?;
+        let at = self.made_for.binary_search_by_key(&storage, |(storage, _)| *storage);
+        let module = at.ok().and_then(|at| self.made_for.get(at)).map(|(_, module)| *module);
+        Some(Stored { module: module.unwrap_or(stored.module), ..*stored })
+    }
+
+    /// How many moments are left out between two moments of the tape, at the first but not the last.
+    pub(crate) fn left_out(&self, from: Moment, to: Moment) -> u32 {
+        let cuts = self.cuts.iter().filter(|cut| from <= cut.at && cut.at < to);
+        cuts.map(|cut| cut.moments).sum()
+    }
+}
