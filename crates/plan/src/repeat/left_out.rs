@@ -21,6 +21,9 @@ pub(super) struct OfLayers {
     pub(super) made_for: Vec<(StorageId, ModuleId)>,
 }
 
+/// The modules that layers run and make something for.
+type ForOthers = (Vec<(Moment, ModuleId)>, Vec<(StorageId, ModuleId)>);
+
 /// What micro-batches add.
 pub(super) struct OfMicroBatches {
     pub(super) more: Vec<More>,
@@ -131,7 +134,7 @@ impl Whole<'_> {
     }
 
     /// What layers that were run do for others, as far as those are not run in the whole step.
-    fn for_others(&self) -> Option<(Vec<(Moment, ModuleId)>, Vec<(StorageId, ModuleId)>)> {
+    fn for_others(&self) -> Option<ForOthers> {
         let (mut ran_for, mut made_for) = (Vec::new(), Vec::new());
         for piece in self.stretches.pieces.iter().filter(|piece| !piece.is_copy && piece.layer.is_some()) {
             let stretch = self.stretches.get(piece.stretch)?;
