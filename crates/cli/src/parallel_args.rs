@@ -67,9 +67,16 @@ pub(crate) struct ParallelArgs {
     /// Expert tensor parallel size [default: --tp]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     etp: Option<u32>,
-    /// GPUs of a host: the group that hybrid_shard shards over [default: 8]
+    /// GPUs of a node, to which ranks are dealt out in their order [default: 8, as HGX and DGX machines have]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     gpus_per_node: Option<u32>,
+    /// Data parallel ranks that hybrid_shard shards over [default: those of a node]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    dp_shard_size: Option<u32>,
+    /// Gb/s of the network between nodes for each GPU: what a node has, by its GPUs [default: what NVIDIA's DGX machine with
+    /// the card of --gpu has]
+    #[arg(long, value_name = "GBPS", allow_negative_numbers = true, value_parser = usage::gbps)]
+    network_gbps_per_gpu: Option<u64>,
     /// What the communicator of a process group takes of a card, outside the allocator [default: 544 MiB for two ranks, 688 MiB
     /// for more, as measured on A100s]
     #[arg(long, value_name = "SIZE", value_parser = usage::size)]
@@ -140,6 +147,8 @@ impl ParallelArgs {
             ep: self.ep.unwrap_or(default.ep),
             etp: self.etp,
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
+            dp_shard_size: self.dp_shard_size,
+            network_bits_per_second: self.network_gbps_per_gpu,
             nccl_bytes_per_group: self.nccl_bytes_per_group,
             rank: default.rank,
         })

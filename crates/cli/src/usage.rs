@@ -284,6 +284,24 @@ pub(crate) fn size(text: &str) -> Result<u64, Problem> {
     parsed.map(Bytes::get).ok_or_else(|| wrong().mend("write it as 512MiB"))
 }
 
+/// A network's Gb/s in bits a second: plain digits, with a point where it has one.
+pub(crate) fn gbps(text: &str) -> Result<u64, Problem> {
+    let wrong = |cause: &str| {
+        let mend = "write Gb/s for each GPU, more than 0 and at most 1000000: 400, or 12.5";
+        Err(Problem::anywhere(format!("{} {cause}", quoted(text))).mend(mend))
+    };
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) || fraction.len() > 9 {
+        return wrong("is no rate of a network");
+    }
+    let bits = format!("{whole}{fraction:0<9}").parse::<u64>().ok();
+    match bits.filter(|bits| (1..=1_000_000_000_000_000).contains(bits)) {
+        Some(bits) => Ok(bits),
+        None => wrong("is no rate that a network has"),
+    }
+}
+
 /// The momentum, a number; its range is checked with the step.
 pub(crate) fn momentum(text: &str) -> Result<f64, Problem> {
     text.parse().map_err(|_| {

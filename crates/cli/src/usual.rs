@@ -101,7 +101,7 @@ fn spread(options: &Options) -> Vec<(&'static str, String)> {
     let replicated = sharding == Sharding::Replicated;
     let mut list: Vec<(&'static str, String)> =
         strategies.into_iter().filter(|_| replicated).map(|(name, text)| (name, text.to_owned())).collect();
-    // the largest number of ranks within a host
+    // the largest number of ranks within a node
     let most = options.parallel.gpus_per_node.min(8);
     let ranks = (2..=most).rev().find(|ranks| ranks.is_power_of_two() && replicas.is_multiple_of(*ranks));
     if let Some(ranks) = ranks.filter(|_| tp == 1) {

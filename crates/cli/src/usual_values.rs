@@ -45,7 +45,7 @@ pub(crate) fn usual_values(
         sets,
         values: values.iter().map(|(value, options)| ((*value).to_owned(), (*options).to_owned())).collect(),
     };
-    let within_a_host = gpus.min(options.parallel.gpus_per_node);
+    let within_a_node = gpus.min(options.parallel.gpus_per_node);
     let experts = u32::try_from(shape.num_experts).unwrap_or(u32::MAX);
     let sharding: &[(&str, &str)] = match megatron {
         true => &[("none", ""), ("zero 1", "--zero 1")],
@@ -67,10 +67,10 @@ pub(crate) fn usual_values(
     ];
     let batches = powers(MOST_SEQUENCES.min(sequences));
     let all = [
-        sizes("tp", &["tp"], within_a_host),
+        sizes("tp", &["tp"], within_a_node),
         words("sp", &["sp"], if megatron && gpus > 1 { &[("off", ""), ("on", "--sp")] } else { &[] }),
         sizes("pp", &["pp"], gpus.min(shape.num_hidden_layers).min(MOST_STAGES)),
-        sizes("cp", &["cp"], if megatron { within_a_host } else { 1 }),
+        sizes("cp", &["cp"], if megatron { within_a_node } else { 1 }),
         sizes("ep", &["ep"], ranks.min(experts)),
         words("sharding", &["zero", "fsdp"], if ranks > 1 { sharding } else { &[] }),
         words("recompute", &["recompute"], &recompute),

@@ -2,6 +2,7 @@
 //! not how long a step runs. What a card really reaches of its rates has to be measured.
 
 use crate::catalogue::Speeds;
+use crate::parallel::Parallel;
 use crate::torch::{Costs, Flops};
 use std::fmt;
 
@@ -40,29 +41,54 @@ pub struct TheoreticalTime {
     pub recompute: Picoseconds,
     /// What goes over the host link, both ways one after the other.
     pub host: Picoseconds,
-    /// What this rank sends to others, at the rate at which its card sends to those of its host; between hosts it takes longer.
+    /// What this rank sends to others: within its node at the rate at which its card sends to those beside it, between nodes
+    /// at that of the network.
     pub sent: Picoseconds,
+    /// The part of that which groups take that span nodes: as long as their bytes over the network take, or those within the
+    /// node, whichever is longer.
+    pub between_nodes: Picoseconds,
     /// The whole step by the roofline: products take as long as their FLOPs or their bytes, whichever is longer; all other
     /// ops take as long as their bytes; then what goes over the host link, and what is sent to other ranks. Nothing overlaps.
     pub step: Picoseconds,
 }
 
+/// Which rate there is none of, so that there is no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// Of a type that is multiplied, on the card.
+    Type,
+    /// Of the network between nodes.
+    Network,
+}
+
 impl TheoreticalTime {
-    /// The time of costs at these rates; nothing where the card has no rate for a type that is multiplied.
-    pub fn of(costs: &Costs, speeds: &Speeds) -> Option<TheoreticalTime> {
-        let products = arithmetic(&costs.flops, speeds)?;
-        let recompute = arithmetic(&costs.recomputed, speeds)?;
+    /// The time of costs at these rates, and at that of the network that is asked for.
+    ///
+    /// # Errors
+    /// Says which rate is not known.
+    pub fn of(costs: &Costs, speeds: &Speeds, parallel: &Parallel) -> Result<TheoreticalTime, Unknown> {
+        let products = arithmetic(&costs.flops, speeds).ok_or(Unknown::Type)?;
+        let recompute = arithmetic(&costs.recomputed, speeds).ok_or(Unknown::Type)?;
         let moved = |bytes| at_rate(bytes, speeds.memory);
         let over_link = costs.host.to_host.saturating_add(costs.host.from_host);
         let host = at_rate(over_link, speeds.host_link.bytes_per_second());
         let (rate, _) = speeds.to_other_cards();
-        let sent = at_rate(costs.communicated, rate);
+        let network = match costs.sent.between_nodes {
+            0 => 0,
+            bytes => {
+                let rate = speeds.network_bits_per_second(parallel).ok_or(Unknown::Network)?;
+                at_rate(bytes.saturating_mul(8), rate)
+            }
+        };
+        let between_nodes = network.max(at_rate(costs.sent.meanwhile, rate));
+        let sent = at_rate(costs.sent.within_node, rate).saturating_add(between_nodes);
         let step = [products.max(moved(costs.product_bytes)), moved(costs.other_bytes), host, sent];
         let step = step.into_iter().fold(0, u128::saturating_add);
-        Some(TheoreticalTime {
+        Ok(TheoreticalTime {
             recompute: Picoseconds(recompute),
             host: Picoseconds(host),
             sent: Picoseconds(sent),
+            between_nodes: Picoseconds(between_nodes),
             step: Picoseconds(step),
         })
     }
@@ -86,7 +112,11 @@ fn at_rate(amount: u128, per_second: u64) -> u128 {
 mod tests {
     use super::*;
     use crate::catalogue::card;
-    use crate::torch::HostBytes;
+    use crate::torch::{HostBytes, SentBytes};
+
+    fn of(costs: &Costs, speeds: &Speeds) -> Result<TheoreticalTime, Unknown> {
+        TheoreticalTime::of(costs, speeds, &Parallel::default())
+    }
 
     #[test]
     fn each_part_takes_its_time() {
@@ -97,9 +127,9 @@ mod tests {
             product_bytes: 2_039_000_000_000,
             other_bytes: 1_019_500_000_000,
             host: HostBytes { to_host: 63_015_384_615, from_host: 0 },
-            communicated: 150_000_000_000,
+            sent: SentBytes { within_node: 150_000_000_000, ..SentBytes::default() },
         };
-        let time = TheoreticalTime::of(&costs, &speeds).unwrap();
+        let time = of(&costs, &speeds).unwrap();
         let second = 1_000_000_000_000;
         assert_eq!(time.recompute, Picoseconds(second / 4));
         assert_eq!(time.host.0 / 1000, 2 * second / 1000, "31.5 GB/s each way");
@@ -112,8 +142,30 @@ mod tests {
     fn a_type_without_a_rate_has_no_time() {
         let speeds = card("t4").unwrap().speeds.unwrap();
         let bf16 = Costs { flops: Flops { bf16: 1, ..Flops::default() }, ..Costs::default() };
-        assert_eq!(TheoreticalTime::of(&bf16, &speeds), None);
+        assert_eq!(of(&bf16, &speeds), Err(Unknown::Type));
         let fp16 = Costs { flops: Flops { fp16: 65, ..Flops::default() }, ..Costs::default() };
-        assert_eq!(TheoreticalTime::of(&fp16, &speeds).unwrap().step, Picoseconds(1));
+        assert_eq!(of(&fp16, &speeds).unwrap().step, Picoseconds(1));
+    }
+
+    #[test]
+    fn between_nodes_the_network_is_slower_or_the_node_is() {
+        let second = 1_000_000_000_000;
+        let h100 = card("h100-80gb").unwrap().speeds.unwrap();
+        // 50 GB at 400 Gb/s, 450 GB over NVLink at 450 GB/s
+        let alone = SentBytes { between_nodes: 50_000_000_000, ..SentBytes::default() };
+        let sent = |sent| Costs { sent, ..Costs::default() };
+        assert_eq!(of(&sent(alone), &h100).unwrap().sent, Picoseconds(second));
+        let meanwhile = SentBytes { meanwhile: 900_000_000_000, ..alone };
+        assert_eq!(of(&sent(meanwhile), &h100).unwrap().between_nodes, Picoseconds(2 * second), "NVLink is behind");
+        let both = SentBytes { meanwhile: 225_000_000_000, within_node: 450_000_000_000, ..alone };
+        let time = of(&sent(both), &h100).unwrap();
+        assert_eq!((time.between_nodes, time.sent), (Picoseconds(second), Picoseconds(2 * second)));
+        let slow = Parallel { network_bits_per_second: Some(100_000_000_000), ..Parallel::default() };
+        let time = TheoreticalTime::of(&sent(both), &h100, &slow).unwrap();
+        assert_eq!((time.between_nodes, time.step), (Picoseconds(4 * second), Picoseconds(5 * second)));
+        let rtx = card("rtx-4090").unwrap().speeds.unwrap();
+        assert_eq!(of(&sent(alone), &rtx), Err(Unknown::Network));
+        assert!(TheoreticalTime::of(&sent(alone), &rtx, &slow).is_ok());
+        assert!(of(&Costs::default(), &rtx).is_ok(), "nothing goes between nodes");
     }
 }

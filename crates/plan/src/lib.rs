@@ -55,7 +55,7 @@ mod verdict;
 
 pub use budget::{Choice, Choices};
 pub use contributors::Contributor;
-pub use costs::{Picoseconds, TheoreticalTime};
+pub use costs::{Picoseconds, TheoreticalTime, Unknown};
 pub use explain::{Explained, Explanation, When};
 pub use fewest::fewest_gpus;
 pub use fit::{Fit, Largest, Limit};
@@ -63,6 +63,6 @@ pub use layers::Layers;
 pub use notes::Assumption;
 pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use search::{StepTime, Tried, try_out, try_out_replayed};
-pub use torch::{Costs, Dtype, Flops, HostBytes, Stream};
+pub use torch::{Costs, Dtype, Flops, HostBytes, SentBytes, Stream};
 pub use traffic::{Block, Traffic};
 pub use verdict::Verdict;

@@ -16,6 +16,7 @@ use crate::parallel::{Schedule, Stack};
 use crate::step::{Graph, Loop, load_part, place_input};
 use crate::torch::autograd::{Edge, Leaf, backward, backward_from};
 use crate::torch::deferred::Deferred;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Phase};
@@ -32,6 +33,10 @@ pub(crate) struct Pipeline {
     inputs: Vec<Inputs>,
     /// The hidden states of a micro-batch between two stages, `[b, s, h]`; `[s, b, h]` with Megatron.
     between: (Layout, Dtype),
+    /// The stages before and after this one, round from the last to the first, as they are reached.
+    neighbours: [Peers; 2],
+    /// Whether the second part of a stage is run from the last stage to the first.
+    both_ways: bool,
 }
 
 impl Pipeline {
@@ -44,7 +49,9 @@ impl Pipeline {
         between: (Layout, Dtype),
     ) -> Pipeline {
         let (parallel, micro_batches) = (&options.parallel, options.gradient_accumulation_steps);
-        let stage = options.mesh().map_or(0, |mesh| mesh.place(parallel.rank).pp);
+        let Ok(mesh) = options.mesh() else { unreachable!("a world that was checked") };
+        let stage = mesh.place(parallel.rank).pp;
+        let neighbours = [stage + mesh.pp - 1, stage + 1].map(|other| mesh.stage_peers(stage, other % mesh.pp));
         let loaded = if options.stack == Stack::Megatron { 0 } else { micro_batches };
         let inputs = (0..loaded).map(|micro_batch| {
             let numbered = (0u32..).zip(&parts);
@@ -53,7 +60,14 @@ impl Pipeline {
             Inputs::load(torch, options, seq_len, micro_batch, run)
         });
         let inputs = inputs.collect();
-        Pipeline { actions: actions(parallel, stage, run), inputs, between, parts }
+        let both_ways = parallel.schedule == Schedule::DualPipe;
+        Pipeline { actions: actions(parallel, stage, run), inputs, between, parts, neighbours, both_ways }
+    }
+
+    /// The stage that a part's hidden states go to, and that its gradients go to.
+    fn forward_and_back(&self, part: u32) -> [Peers; 2] {
+        let [before, after] = self.neighbours;
+        if self.both_ways && part == 1 { [before, after] } else { [after, before] }
     }
 }
 
@@ -217,7 +231,8 @@ impl Loop<'_> {
                 Some(Root::Loss(loss, logits))
             }
             Err(output) => {
-                torch.sends(output.bytes());
+                let [next, _] = pipeline.forward_and_back(part);
+                torch.communicates(Collective::Send, output.bytes(), next);
                 let left = kept.names.is_some().then(|| self.left_of_sent(&output));
                 if self.options.parallel.schedule != Schedule::Gpipe {
                     kept.sent.clear(); // what was sent before has arrived; GPipe waits when all forwards are done
@@ -292,7 +307,8 @@ impl Loop<'_> {
             names.backward_ended(received.clone());
         }
         let Some(grad) = grad else { return };
-        torch.sends(grad.bytes());
+        let [_, previous] = pipeline.forward_and_back(which.1);
+        torch.communicates(Collective::Send, grad.bytes(), previous);
         grad.relabel(|stored| {
             (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
             stored.role = Role::Named { name: "input gradient sent" };

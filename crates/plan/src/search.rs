@@ -5,6 +5,7 @@ use crate::catalogue::{Card, Speeds};
 use crate::config::Architecture;
 use crate::fit::{Extent, Short};
 use crate::options::Options;
+use crate::parallel::Parallel;
 use crate::parallel::bubble::bubble;
 use crate::{Costs, Picoseconds, Plan, TheoreticalTime, Verdict};
 use peakledger_core::{Bytes, Phase};
@@ -81,8 +82,8 @@ fn try_out_to(
         let costs = short.costs();
         let verdict = verdict(short.plan());
         let time = card.speeds.as_ref().and_then(|speeds| {
-            let slowest = TheoreticalTime::of(&costs, speeds)?;
-            let [forward, backward] = passes(short, micro_batches, speeds)?;
+            let slowest = TheoreticalTime::of(&costs, speeds, &parallel).ok()?;
+            let [forward, backward] = passes(short, (&parallel, micro_batches), speeds)?;
             Some(StepTime { slowest, bubble: bubble(&parallel, forward, backward) })
         });
         let outside = short.plan().outside(Some(card));
@@ -91,8 +92,11 @@ fn try_out_to(
         if verdict.needed > so_far.verdict.needed {
             *so_far = Tried { costs: so_far.costs, time: so_far.time, ..this };
         }
-        // without the card's rates by what is multiplied, which ranks share out as they do time
-        let length = |tried: &Tried| (tried.time.map(|time| time.slowest.step), tried.costs.flops.total());
+        // a time that is not known may be any; without times by what is multiplied, which ranks share out as they do time
+        let length = |tried: &Tried| {
+            let time = tried.time.map(|time| time.slowest.step);
+            (time.is_none(), time, tried.costs.flops.total())
+        };
         if length(&this) > length(so_far) {
             (so_far.costs, so_far.time) = (costs, time);
         }
@@ -104,9 +108,13 @@ fn try_out_to(
 }
 
 /// How long a micro-batch takes of a rank, forward and backward.
-fn passes(short: &Short, micro_batches: u32, speeds: &Speeds) -> Option<[Picoseconds; 2]> {
+fn passes(
+    short: &Short,
+    (parallel, micro_batches): (&Parallel, u32),
+    speeds: &Speeds,
+) -> Option<[Picoseconds; 2]> {
     let of = |is_one: fn(&Phase) -> bool| {
-        let all = TheoreticalTime::of(&short.costs_of(|phase| is_one(&phase.phase)), speeds)?;
+        let all = TheoreticalTime::of(&short.costs_of(|phase| is_one(&phase.phase)), speeds, parallel).ok()?;
         Some(Picoseconds(all.step.0 / u128::from(micro_batches.max(1))))
     };
     let forward = of(|phase| matches!(phase, Phase::Forward | Phase::Loss))?;
@@ -119,7 +127,7 @@ mod tests {
     use crate::Dtype;
     use crate::catalogue::card;
     use crate::options::{Precision, Recompute};
-    use crate::parallel::{Parallel, Schedule, Sharding, Shown, Stack, plan_ranks};
+    use crate::parallel::{Schedule, Sharding, Shown, Stack, plan_ranks};
     use peakledger_input::Source;
 
     fn model() -> Architecture {

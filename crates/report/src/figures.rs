@@ -17,6 +17,17 @@ pub(crate) fn share(part: Bytes, whole: Bytes) -> f64 {
     if whole == Bytes::ZERO { 0.0 } else { part.get() as f64 / whole.get() as f64 }
 }
 
+/// Bits a second in Gb/s, as networks are sold.
+#[allow(clippy::cast_precision_loss)] // for people, and machine formats in which it is a number
+pub(crate) fn gbps(bits_per_second: u64) -> f64 {
+    bits_per_second as f64 / 1e9
+}
+
+/// Why there is no time where something goes between nodes, and how to have one.
+pub(crate) fn no_network(card: &str) -> String {
+    format!("how fast the network between nodes of {card} is is not known; say it with `--network-gbps-per-gpu`")
+}
+
 /// A difference of sizes with its sign: `-300.00 MiB`.
 pub(crate) fn signed(difference: i128) -> String {
     let sign = if difference < 0 { "-" } else { "" };

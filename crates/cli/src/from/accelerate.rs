@@ -149,7 +149,7 @@ fn parallelism(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--dp", replicas.saturating_mul(shards), &key);
         if replicas > 1 && shards > 1 {
             reading.set("--fsdp", "hybrid_shard", &key);
-            reading.set("--gpus-per-node", shards, &key);
+            reading.set("--dp-shard-size", shards, &key);
         }
     }
     reading.pass(&["parallelism_config_cp_*", "cp_*", "parallelism_config_sp_*", "sp_*"]);

@@ -358,7 +358,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--dp", shards.saturating_mul(replicas), key);
         if shards > 1 && replicas > 1 {
             reading.set("--fsdp", "hybrid_shard", key);
-            reading.set("--gpus-per-node", shards, key);
+            reading.set("--dp-shard-size", shards, key);
         }
     }
     if reading.has("ddp_bucket_cap_mb") {

@@ -197,7 +197,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         (true, _) => {
             reading.set("--fsdp", "hybrid_shard", shard_key);
-            reading.set("--gpus-per-node", shards, shard_key);
+            reading.set("--dp-shard-size", shards, shard_key);
         }
         (false, 0) if !reading.has(shard_key) => {
             reading.imply(

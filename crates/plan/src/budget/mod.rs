@@ -12,7 +12,7 @@ mod stretches;
 use crate::catalogue::Card;
 use crate::config::Architecture;
 use crate::options::{Offload, Options, Recompute};
-use crate::{Layers, Plan, TheoreticalTime, Verdict, plan};
+use crate::{Layers, Plan, TheoreticalTime, Unknown, Verdict, plan};
 use peakledger_input::Problem;
 use profile::{Figures, Layer, Profile};
 use stretches::Stretches;
@@ -100,7 +100,16 @@ fn measured(architecture: &Architecture, options: &Options, card: &Card) -> Resu
         return Ok(None);
     }
     let time = |plan: &Plan| match &card.speeds {
-        Some(speeds) => TheoreticalTime::of(&plan.steady.costs(), speeds).map(|time| time.step.0),
+        Some(speeds) => {
+            let costs = plan.steady.costs();
+            let of = |costs| TheoreticalTime::of(costs, speeds, &options.parallel);
+            let time = match of(&costs) {
+                // what goes between nodes is left out of all choices
+                Err(Unknown::Network) => of(&costs.within_node()),
+                time => time,
+            };
+            time.ok().map(|time| time.step.0)
+        }
         None => Some(plan.steady.costs().flops.total()),
     };
     let run = |choices: Choices| plan(architecture.clone(), choices.applied_to(options));
@@ -190,7 +199,7 @@ mod tests {
             let plans: Vec<(u64, u128)> = every()
                 .map(|choices| {
                     let plan = plan(architecture.clone(), choices.applied_to(&options)).unwrap();
-                    let time = TheoreticalTime::of(&plan.steady.costs(), card.speeds.as_ref().unwrap());
+                    let time = TheoreticalTime::of(&plan.steady.costs(), card.speeds.as_ref().unwrap(), &plan.options.parallel);
                     (plan.device_peak_in(None).phase.device_peak.get(), time.unwrap().step.0)
                 })
                 .collect();
@@ -208,7 +217,7 @@ mod tests {
                 let time = found.map(|choices| {
                     let plan = plan(architecture.clone(), choices.applied_to(&options)).unwrap();
                     assert!(plan.device_peak_in(None).phase.device_peak.get() <= budget);
-                    TheoreticalTime::of(&plan.steady.costs(), card.speeds.as_ref().unwrap()).unwrap().step.0
+                    TheoreticalTime::of(&plan.steady.costs(), card.speeds.as_ref().unwrap(), &plan.options.parallel).unwrap().step.0
                 });
                 if let Some(best) = fastest(budget - SHARED) {
                     assert!(time.is_some_and(|time| time <= best), "{family}, {budget} B: {time:?}, {best}");

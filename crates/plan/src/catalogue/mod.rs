@@ -9,4 +9,4 @@ mod speeds;
 
 pub use cards::{CUDA_CONTEXT, Card, card, cards};
 pub use models::{Model, ModelFile, models, open_model};
-pub use speeds::{HostLink, Speeds};
+pub use speeds::{HostLink, Network, Speeds};

@@ -1,5 +1,7 @@
-//! How fast a card is at its best, by its maker's word: peak rates of arithmetic, memory and host link.
+//! How fast a card is at its best, by its maker's word: peak rates of arithmetic, memory and host link, and of the network of
+//! the machine that its maker puts it into.
 
+use crate::parallel::Parallel;
 use serde::Deserialize;
 
 /// Peak rates of a card.
@@ -15,8 +17,10 @@ pub struct Speeds {
     pub bf16: Option<u64>,
     /// Its way to the host.
     pub host_link: HostLink,
-    /// Bytes a second to other cards of its host, where NVLink goes there.
+    /// Bytes a second to other cards of its node, where NVLink goes there.
     pub nvlink: Option<u64>,
+    /// The network between nodes, where there is a machine of reference.
+    pub network: Option<Network>,
     /// The sheet that the figures are of. Most were entered from memory and are not checked against it yet: all but
     /// H100, H200, H20, B200, A100, A30, V100, T4, L40S, L40 and RTX 4090 (datasheets as Lightning's
     /// `fabric/utilities/throughput.py` and published specification lists quote them), and the memory rates of
@@ -24,8 +28,23 @@ pub struct Speeds {
     pub source: String,
 }
 
+/// What a machine has of a network between nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Bits a second each way, as adapters are sold, for each of its GPUs.
+    pub bits_per_second: u64,
+    /// The machine and its adapters.
+    pub source: String,
+}
+
 impl Speeds {
-    /// Bytes a second that it sends to other cards of its host, and over what: NVLink, or the link to the host.
+    /// Bits a second over the network for each GPU: as asked for, or those of the machine of reference.
+    pub fn network_bits_per_second(&self, parallel: &Parallel) -> Option<u64> {
+        let of_reference = self.network.as_ref().map(|network| network.bits_per_second);
+        parallel.network_bits_per_second.or(of_reference)
+    }
+
+    /// Bytes a second that it sends to other cards of its node, and over what: NVLink, or the link to the host.
     pub fn to_other_cards(&self) -> (u64, &'static str) {
         match self.nvlink {
             Some(rate) => (rate, "NVLink"),
@@ -91,6 +110,15 @@ pub(super) struct Entry {
     host_link: HostLink,
     /// Each way: half of what sheets say of both.
     nvlink_gb_per_s: Option<u64>,
+    network: Option<NetworkEntry>,
+    source: String,
+}
+
+/// The network of the machine of reference.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NetworkEntry {
+    gbps_per_gpu: u64,
     source: String,
 }
 
@@ -104,6 +132,10 @@ impl From<Entry> for Speeds {
             bf16: entry.bf16_gflops.map(giga),
             host_link: entry.host_link,
             nvlink: entry.nvlink_gb_per_s.map(giga),
+            network: entry.network.map(|network| Network {
+                bits_per_second: giga(network.gbps_per_gpu),
+                source: network.source,
+            }),
             source: entry.source,
         }
     }

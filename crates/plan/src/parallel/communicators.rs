@@ -47,7 +47,7 @@ pub(crate) fn communicators(
     let own_experts = has_experts && (ep > 1 || etp != tp);
     let groups = [
         ("dp-cp", within),
-        ("dp-cp, between hosts", between),
+        ("dp-cp, replicas", between),
         ("tp", tp),
         ("cp", cp),
         ("pp", pp),
@@ -55,7 +55,7 @@ pub(crate) fn communicators(
         ("ep", experts(ep)),
         ("etp", if own_experts { etp } else { 1 }),
         ("edp", if own_experts { edp / between } else { 1 }),
-        ("edp, between hosts", if own_experts { between } else { 1 }),
+        ("edp, replicas", if own_experts { between } else { 1 }),
     ];
     let communicator = |(name, ranks)| {
         let measured = if ranks == 2 { OF_TWO } else { OF_MORE };
@@ -95,19 +95,19 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_sharded_within_a_host_too() {
+    fn experts_are_sharded_within_a_node_too() {
         let parallel =
             Parallel { gpus: Some(32), ep: 4, sharding: Sharding::HybridShard, ..Parallel::default() };
         let groups = of(&parallel, 0, false, true);
         let names: Vec<_> = groups.iter().map(|(name, ranks, _)| (*name, *ranks)).collect();
-        let dense = [("dp-cp", 8), ("dp-cp, between hosts", 4)];
-        assert_eq!(names, [dense[0], dense[1], ("ep", 4), ("edp", 2), ("edp, between hosts", 4)]);
+        let dense = [("dp-cp", 8), ("dp-cp, replicas", 4)];
+        assert_eq!(names, [dense[0], dense[1], ("ep", 4), ("edp", 2), ("edp, replicas", 4)]);
     }
 
     #[test]
-    fn hybrid_shards_have_a_group_within_and_one_between_hosts() {
+    fn hybrid_shards_have_a_group_within_and_one_of_replicas() {
         let parallel = Parallel { gpus: Some(32), sharding: Sharding::HybridShard, ..Parallel::default() };
-        let groups = [("dp-cp", 8, 688), ("dp-cp, between hosts", 4, 688)];
+        let groups = [("dp-cp", 8, 688), ("dp-cp, replicas", 4, 688)];
         assert_eq!(of(&parallel, 0, false, false), groups);
     }
 }

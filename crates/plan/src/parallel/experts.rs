@@ -76,8 +76,8 @@ impl ExpertParallel {
                 "use more than 0 and at most the expert parallel size",
             );
         }
-        let tensor = (tp > 1).then_some(Group { ranks: tp, rank: place.tp });
-        let group = Group { ranks: mesh.ep, rank: place.ep };
+        let tensor = (tp > 1).then(|| Group::new(mesh.tensor_peers(), place.tp));
+        let group = Group::new(mesh.expert_peers(), place.ep);
         Ok(Some(ExpertParallel { group, tensor, imbalance: options.rank_imbalance }))
     }
 

@@ -25,6 +25,8 @@ pub struct Mesh {
     pub etp: u32,
     /// Data parallel of experts: `world / (etp × ep × pp)`.
     pub edp: u32,
+    /// GPUs of a node.
+    pub gpus_per_node: u32,
 }
 
 /// Where a rank stands, by its index in each group (`RankGenerator` in Megatron-LM's `core/parallel_state.py`, in the order
@@ -50,7 +52,7 @@ impl Mesh {
     /// Names the size that is none, or fills in the equation that does not hold.
     pub fn of(parallel: &Parallel) -> Result<Mesh, Problem> {
         let Parallel { gpus, dp, tp, pp, cp, ep, etp, .. } = *parallel;
-        let given = [("--gpus", gpus), ("--dp", dp), ("--etp", etp)];
+        let given = [("--gpus", gpus), ("--dp", dp), ("--dp-shard-size", parallel.dp_shard_size), ("--etp", etp)];
         let set = [("--tp", tp), ("--pp", pp), ("--cp", cp), ("--ep", ep)].map(|(name, n)| (name, Some(n)));
         let more =
             [("--virtual-stages", parallel.virtual_stages), ("--gpus-per-node", parallel.gpus_per_node)];
@@ -94,7 +96,7 @@ impl Mesh {
                 Problem::in_option("--rank", cause).mend(format!("use 0 to {}, worst or all", world - 1))
             );
         }
-        Ok(Mesh { world, tp, cp, dp, pp, ep, etp, edp })
+        Ok(Mesh { world, tp, cp, dp, pp, ep, etp, edp, gpus_per_node: parallel.gpus_per_node })
     }
 
     /// Where a rank stands.
@@ -112,7 +114,10 @@ impl Mesh {
         let replicas = self.dp * self.cp;
         match parallel.sharding {
             Sharding::Replicated => 1,
-            Sharding::HybridShard => replicas.min(self.replicas_of_a_host(parallel)),
+            Sharding::HybridShard => replicas.min(match parallel.dp_shard_size {
+                Some(size) => size.saturating_mul(self.cp),
+                None => self.replicas_of_a_node(),
+            }),
             _ => replicas,
         }
     }
@@ -123,9 +128,9 @@ impl Mesh {
         (self.shards(parallel) * self.tp / (self.etp * self.ep)).max(1)
     }
 
-    /// Data parallel ranks on a host, whose tensor parallel groups lie within it.
-    pub(crate) fn replicas_of_a_host(&self, parallel: &Parallel) -> u32 {
-        (parallel.gpus_per_node / self.tp).max(1)
+    /// Data parallel ranks on a node, whose tensor parallel groups lie within it.
+    fn replicas_of_a_node(&self) -> u32 {
+        (self.gpus_per_node / self.tp).max(1)
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod data;
 pub(crate) mod experts;
 pub(crate) mod megatron;
 mod mesh;
+mod nodes;
 mod notes;
 mod ranks;
 pub(crate) mod schedule;
@@ -67,8 +68,12 @@ pub struct Parallel {
     pub ep: u32,
     /// Ranks that share out the matrices of an expert; `tp` where it is left out.
     pub etp: Option<u32>,
-    /// GPUs of a host: the group that `hybrid_shard` shards over.
+    /// GPUs of a node. Eight is what HGX and DGX machines have.
     pub gpus_per_node: u32,
+    /// Data parallel ranks that `hybrid_shard` shards over; without a word those of a node.
+    pub dp_shard_size: Option<u32>,
+    /// Bits a second of the network between nodes for each GPU, where the card's machine of reference has other ones or none.
+    pub network_bits_per_second: Option<u64>,
     /// What a communicator takes of the card outside the allocator, where it is known.
     pub nccl_bytes_per_group: Option<u64>,
     /// The rank that is planned.
@@ -97,6 +102,8 @@ impl Default for Parallel {
             ep: 1,
             etp: None,
             gpus_per_node: 8,
+            dp_shard_size: None,
+            network_bits_per_second: None,
             nccl_bytes_per_group: None,
             rank: 0,
         }
@@ -119,7 +126,7 @@ pub enum Sharding {
     FullShard,
     /// The same, whole from forward to backward (`reshard_after_forward=False`).
     ShardGradOp,
-    /// The same as `full_shard` within a host, replicated between hosts.
+    /// The same as `full_shard` within a node, replicated between nodes.
     HybridShard,
 }
 

@@ -15,6 +15,9 @@ impl Plan {
             list.push(("pipeline", self.pipeline()));
         }
         list.extend(self.groups().map(|groups| ("groups", groups)));
+        if self.mesh.world > self.mesh.gpus_per_node {
+            list.push(("nodes", self.nodes()));
+        }
         list
     }
 
@@ -37,6 +40,15 @@ impl Plan {
             "{} GPUs = {}{experts}; ranks in the order tp-cp-ep-dp-pp{shards}",
             mesh.world,
             sizes.join(" × ")
+        )
+    }
+
+    fn nodes(&self) -> String {
+        let node = self.mesh.gpus_per_node;
+        format!(
+            "{} of {node} GPUs (`--gpus-per-node`), in the order of ranks; a group of k ranks on each of several nodes sends 1/k of \
+             its bytes between them, as NCCL's rings do",
+            self.mesh.world.div_ceil(node)
         )
     }
 

@@ -177,7 +177,7 @@ impl Options {
     /// The ranks that share the vocabulary of the logits, where the loss takes them so.
     pub(crate) fn logits_shared_by(&self) -> Option<Group> {
         let mesh = self.mesh().ok().filter(|_| self.parallel.loss_parallel)?;
-        Some(Group { ranks: mesh.tp, rank: mesh.place(self.parallel.rank).tp })
+        Some(Group::new(mesh.tensor_peers(), mesh.place(self.parallel.rank).tp))
     }
 }
 
@@ -188,7 +188,7 @@ impl TensorParallel {
     /// Names what does not divide, with the equation, and what transformers cannot do with a model that is split.
     pub(crate) fn of(arch: &Architecture, options: &Options) -> Result<Option<TensorParallel>, Problem> {
         let mesh = options.mesh()?;
-        let group = Group { ranks: mesh.tp, rank: mesh.place(options.parallel.rank).tp };
+        let group = Group::new(mesh.tensor_peers(), mesh.place(options.parallel.rank).tp);
         if group.ranks <= 1 {
             return Ok(None);
         }

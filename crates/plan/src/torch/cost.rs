@@ -5,6 +5,7 @@
 //! for its backward, whatever a mask leaves out, and nothing for other ops. Grouped products, which that table lacks, are
 //! counted as the products they are. Bytes moved are the tensors that an op reads and those that it writes, once each.
 
+use super::network::SentBytes;
 use super::{Dtype, Tensor, Torch};
 use peakledger_core::Device;
 use std::cell::{Cell, RefCell};
@@ -45,7 +46,7 @@ pub struct Costs {
     /// Bytes over the host link.
     pub host: HostBytes,
     /// Bytes that this rank sends to other ranks.
-    pub communicated: u128,
+    pub sent: SentBytes,
 }
 
 impl Flops {
@@ -78,12 +79,24 @@ impl Costs {
         self.product_bytes.saturating_add(self.other_bytes)
     }
 
+    /// Bytes that this rank sends to other ranks, on its node and on others.
+    pub fn communicated(&self) -> u128 {
+        self.sent.total()
+    }
+
+    /// What of them a node has to itself.
+    pub(crate) fn within_node(self) -> Costs {
+        let sent = SentBytes { within_node: self.sent.within_node, ..SentBytes::default() };
+        Costs { sent, ..self }
+    }
+
     /// The same so many times.
     pub(crate) fn times(self, times: u32) -> Costs {
         let n = u128::from(times);
         let flops = Flops { fp32: n, fp16: n, bf16: n };
         let host = HostBytes { to_host: n, from_host: n };
-        let all = Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host, communicated: n };
+        let sent = SentBytes { within_node: n, meanwhile: n, between_nodes: n };
+        let all = Costs { flops, recomputed: flops, product_bytes: n, other_bytes: n, host, sent };
         self.zip(all, u128::saturating_mul)
     }
 
@@ -97,7 +110,7 @@ impl Costs {
                 to_host: with(self.host.to_host, other.host.to_host),
                 from_host: with(self.host.from_host, other.host.from_host),
             },
-            communicated: with(self.communicated, other.communicated),
+            sent: self.sent.zip(other.sent, with),
         }
     }
 }
@@ -133,7 +146,7 @@ impl Sum for Costs {
 /// The counters of a session.
 #[derive(Default)]
 pub(super) struct Tally {
-    costs: RefCell<Costs>,
+    pub(super) costs: RefCell<Costs>,
     /// Whether the running op is a product.
     pub(super) product: Cell<bool>,
     /// Whether a checkpoint runs its block again.
@@ -204,73 +217,7 @@ impl Torch {
     }
 }
 
-/// What ranks do together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collective {
-    /// Each has a part, and all get the whole.
-    AllGather,
-    /// Each has a whole, and gets its part of the sum.
-    ReduceScatter,
-    /// Each has a whole, and all get the sum.
-    AllReduce,
-    /// Each has a part for each.
-    AllToAll,
-    /// Each has a whole, which goes to one other.
-    Send,
-}
-
-impl Collective {
-    /// Bytes that a rank of so many sends in a ring, for a whole of so many bytes (NCCL's `doc/PERFORMANCE.md` of nccl-tests).
-    fn sent(self, bytes: u64, ranks: u32) -> u128 {
-        let (bytes, ranks) = (u128::from(bytes), u128::from(ranks.max(1)));
-        let to_all_others = bytes.saturating_mul(ranks - 1) / ranks;
-        match self {
-            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => to_all_others,
-            Collective::AllReduce => to_all_others.saturating_mul(2),
-            Collective::Send if ranks > 1 => bytes,
-            Collective::Send => 0,
-        }
-    }
-}
-
-impl Torch {
-    /// This rank sends so many bytes to another.
-    pub(crate) fn sends(&self, bytes: u64) {
-        let mut costs = self.tally.costs.borrow_mut();
-        costs.communicated = costs.communicated.saturating_add(u128::from(bytes));
-    }
-
-    /// Ranks do that together with a whole of so many bytes.
-    pub(crate) fn communicates(&self, what: Collective, bytes: u64, ranks: u32) {
-        if self.halted.get() {
-            return;
-        }
-        let mut costs = self.tally.costs.borrow_mut();
-        costs.communicated = costs.communicated.saturating_add(what.sent(bytes, ranks));
-    }
-}
-
 /// The FLOPs of a product with that many elements, each a sum over `inner`.
 pub(crate) fn product_flops(elements: u64, inner: u64) -> u128 {
     (u128::from(elements) * u128::from(inner)).saturating_mul(2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ring_sends_the_whole_but_for_its_own_part() {
-        let sent = |what: Collective| what.sent(800, 8);
-        assert_eq!(sent(Collective::AllGather), 700);
-        assert_eq!(sent(Collective::ReduceScatter), 700);
-        assert_eq!(sent(Collective::AllReduce), 1400);
-        assert_eq!(sent(Collective::AllToAll), 700);
-        assert_eq!(sent(Collective::Send), 800);
-        for what in
-            [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce, Collective::Send]
-        {
-            assert_eq!(what.sent(800, 1), 0, "a rank alone sends nothing");
-        }
-    }
 }

@@ -9,6 +9,7 @@ pub(crate) mod autocast;
 pub(crate) mod autograd;
 pub(crate) mod checkpoint;
 pub(crate) mod cost;
+pub(crate) mod network;
 pub(crate) mod deferred;
 mod dtype;
 pub(crate) mod facts;
@@ -25,6 +26,7 @@ mod tensor;
 pub(crate) mod trail;
 
 pub use cost::{Costs, Flops, HostBytes};
+pub use network::SentBytes;
 pub use dtype::Dtype;
 pub(crate) use layout::Layout;
 pub use stream::Stream;

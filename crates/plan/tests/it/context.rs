@@ -42,7 +42,7 @@ fn refusal(family: &str, more: &Value, options: Options) -> String {
 
 /// Bytes sent in load, forward, loss and backward.
 fn sent(plan: &Plan) -> [u128; 4] {
-    [0, 1, 2, 3].map(|phase: usize| plan.steady.phases[phase].costs.communicated)
+    [0, 1, 2, 3].map(|phase: usize| plan.steady.phases[phase].costs.communicated())
 }
 
 fn cp(cp: u32, cp_rotate: RotateMethod) -> Parallel {

@@ -52,7 +52,7 @@ fn blocks(bytes: u64) -> u64 {
 }
 
 fn sent(plan: &Plan) -> u128 {
-    plan.steady.phases.iter().map(|phase| phase.costs.communicated).sum()
+    plan.steady.phases.iter().map(|phase| phase.costs.communicated()).sum()
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn what_a_rank_sends() {
 
 #[test]
 fn a_host_of_several_has_the_shards_of_one() {
-    let hosts = |dp| Parallel { sharding: Sharding::HybridShard, gpus_per_node: 4, ..fsdp(2, dp) };
-    let (one, two) = (planned(fsdp(2, 4)), planned(hosts(8)));
+    let nodes = |dp| Parallel { sharding: Sharding::HybridShard, gpus_per_node: 4, ..fsdp(2, dp) };
+    let (one, two) = (planned(fsdp(2, 4)), planned(nodes(8)));
     for category in [Category::Parameter, Category::OptimizerState] {
         assert_eq!(held(&one, category), held(&two, category));
     }
-    // every shard's gradient is summed over the two hosts
+    // every shard's gradient is summed over the two nodes
     let shards = (EMBEDDING + LAYER + TAIL) / 4 + 2 * EXPERT;
     assert_eq!(sent(&two), sent(&one) + u128::from(shards * 2));
 }
@@ -144,7 +144,7 @@ fn what_is_not_run_beside_experts_is_refused() {
     let lora = Some(Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets });
     let said = asked(Options { lora, ..options(fsdp(2, 2)) }, false).unwrap_err();
     assert!(said.starts_with("`--lora`: adapters stay whole beside experts that are spread"), "{said}");
-    let hosts = Parallel { sharding: Sharding::HybridShard, gpus_per_node: 2, ..fsdp(2, 4) };
-    let said = asked(Options { gradient_accumulation_steps: 2, ..options(hosts) }, false).unwrap_err();
-    assert!(said.starts_with("`--gradient-accumulation-steps`: between hosts Trainer defers"), "{said}");
+    let nodes = Parallel { sharding: Sharding::HybridShard, gpus_per_node: 2, ..fsdp(2, 4) };
+    let said = asked(Options { gradient_accumulation_steps: 2, ..options(nodes) }, false).unwrap_err();
+    assert!(said.starts_with("`--gradient-accumulation-steps`: between replicas Trainer defers"), "{said}");
 }

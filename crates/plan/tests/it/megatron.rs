@@ -290,7 +290,7 @@ fn the_stages_compute_and_send_what_they_must() {
     let costs = |parallel: &Parallel| {
         let stages = stages(&model, parallel, 4);
         let all = stages.iter().map(|plan| plan.steady.costs());
-        all.fold((0, 0), |(flops, sent), costs| (flops + costs.flops.total(), sent + costs.communicated))
+        all.fold((0, 0), |(flops, sent), costs| (flops + costs.flops.total(), sent + costs.communicated()))
     };
     let (flops, nothing) = costs(&Parallel::default());
     assert_eq!(nothing, 0);

@@ -16,13 +16,13 @@ fn planned(model: Architecture, parallel: Parallel, micro_batches: u32) -> Plan 
 }
 
 fn sent(plan: &Plan) -> u128 {
-    plan.steady.costs().communicated
+    plan.steady.costs().communicated()
 }
 
 /// Of which in the update: gradients summed, parameters gathered.
 fn sent_in_update(plan: &Plan) -> u128 {
     let updates = plan.steady.phases.iter().filter(|it| it.phase == Phase::Update);
-    updates.map(|it| it.costs.communicated).sum()
+    updates.map(|it| it.costs.communicated()).sum()
 }
 
 const KIB: u128 = 1024;

@@ -37,7 +37,7 @@ fn held(plan: &Plan, of: Phase, category: Category) -> u64 {
 }
 
 fn sent(plan: &Plan) -> u128 {
-    plan.steady.phases.iter().map(|phase| phase.costs.communicated).sum()
+    plan.steady.phases.iter().map(|phase| phase.costs.communicated()).sum()
 }
 
 /// To whole blocks.
@@ -72,7 +72,7 @@ fn what_fsdp_sends_is_sent_beside_what_tensor_parallel_sends() {
     let layer = MATRICES + NORMS - root;
     let numbers = root + 2 * layer + root + layer;
     assert_eq!(sent(&planned(2, Sharding::FullShard)), of_tensor_parallel() + u128::from(2 * numbers / 2));
-    // HSDP: of 16 ranks in hosts of 8 groups of 2 share out over 4, and sums go between the hosts
+    // HSDP: of 16 ranks on nodes of 8 groups of 2 share out over 4, and sums go between the nodes
     let hybrid =
         asked(Parallel { tp: 2, dp: Some(8), sharding: Sharding::HybridShard, ..Parallel::default() });
     let held_by_one = held(&hybrid.unwrap(), Phase::ZeroGrad, Category::Parameter);

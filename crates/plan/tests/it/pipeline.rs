@@ -111,7 +111,7 @@ fn the_stages_together_do_what_one_card_does() {
             // each of DualPipe's two copies sees half of the micro-batches
             assert_eq!(all, flops.total(), "{schedule:?}");
             let parts = if schedule == Schedule::Interleaved { 8 } else { 4 };
-            let sent: u128 = stages.iter().map(|plan| plan.steady.costs().communicated).sum();
+            let sent: u128 = stages.iter().map(|plan| plan.steady.costs().communicated()).sum();
             let once_each_way = u128::from(2 * 8 * (parts - 1) * BETWEEN);
             assert_eq!(sent, once_each_way, "{schedule:?}");
             for plan in &stages {

@@ -52,7 +52,7 @@ fn what_a_rank_sends() {
     let plan = plan(architecture("llama", &json!({})), options(tp(2, 0))).unwrap();
     let n = 2 * 96 * 64 * 2;
     let logits = 2 * 96 * 1000 * 2;
-    let sent: Vec<u128> = plan.steady.phases.iter().map(|phase| phase.costs.communicated).collect();
+    let sent: Vec<u128> = plan.steady.phases.iter().map(|phase| phase.costs.communicated()).collect();
     assert_eq!(sent[..4], [0, 3 * n + logits / 2, 0, 6 * n], "load, forward, loss, backward");
 }
 
@@ -64,7 +64,7 @@ fn sequence_parallel_sends_as_much_in_forward_and_less_in_backward() {
     let plan = plan(architecture("llama", &json!({})), options(parallel)).unwrap();
     let n = 2 * 96 * 64 * 2;
     let logits = 2 * 96 * 1000 * 2;
-    let sent: Vec<u128> = plan.steady.phases.iter().map(|phase| phase.costs.communicated).collect();
+    let sent: Vec<u128> = plan.steady.phases.iter().map(|phase| phase.costs.communicated()).collect();
     assert_eq!(sent[1], 6 * n / 2 + logits / 2);
     assert_eq!(sent[3], 6 * n / 2);
 }

@@ -133,7 +133,7 @@ fn an_optimizer_on_the_host_leaves_room_for_one_gradient_on_the_card() {
 #[test]
 fn what_ranks_send() {
     let plan = planned(Sharding::Zero2, bucket(200_000), Options::default());
-    let sent = plan.steady.phases.iter().map(|phase| phase.costs).sum::<Costs>().communicated;
+    let sent = plan.steady.phases.iter().map(|phase| phase.costs).sum::<Costs>().communicated();
     // all gradients are summed (each byte goes out 2 × 3/4 times), all parameters gathered (3/4 times)
     let all = u128::from(2 * NUMBERS);
     let least = all * 9 / 4;

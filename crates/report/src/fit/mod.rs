@@ -143,7 +143,7 @@ impl FitReport<'_> {
 
     /// The least time of a step, where the card's rates are known.
     fn time(&self, fit: &Fit) -> Option<TheoreticalTime> {
-        TheoreticalTime::of(&fit.costs, self.card.speeds.as_ref()?)
+        TheoreticalTime::of(&fit.costs, self.card.speeds.as_ref()?, &fit.options.parallel).ok()
     }
 
     /// How much longer a changed step takes than the step as given.

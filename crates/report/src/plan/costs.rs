@@ -1,8 +1,8 @@
 //! What a step costs beside the memory it takes, in words and as JSON; and what a candidate's step costs more.
 
 use super::PlanReport;
-use crate::figures::{added_time, amount, flop, seconds, signed_seconds};
-use peakledger_plan::{Costs, HostBytes, Plan, Step, TheoreticalTime};
+use crate::figures::{added_time, amount, flop, gbps, no_network, seconds, signed_seconds};
+use peakledger_plan::{Costs, HostBytes, Picoseconds, Plan, Step, TheoreticalTime, Unknown};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -31,6 +31,8 @@ pub(super) struct FiguresJson {
     to_host_bytes: u128,
     from_host_bytes: u128,
     communicated_bytes: u128,
+    /// Those of them that go over the network between nodes.
+    between_nodes_bytes: u128,
 }
 
 #[derive(Serialize)]
@@ -40,6 +42,16 @@ struct TheoreticalJson<'a> {
     recompute_seconds: f64,
     host_seconds: f64,
     communicated_seconds: f64,
+    /// What of that is spent in groups that span nodes.
+    between_nodes_seconds: f64,
+    /// The network of a GPU; null where nothing goes over it.
+    network: Option<NetworkJson<'a>>,
+    source: &'a str,
+}
+
+#[derive(Serialize)]
+struct NetworkJson<'a> {
+    gbps_per_gpu: f64,
     source: &'a str,
 }
 
@@ -52,6 +64,7 @@ pub(super) struct AddedJson {
     to_host_bytes: i128,
     from_host_bytes: i128,
     communicated_bytes: i128,
+    between_nodes_bytes: i128,
     theoretical_seconds: Option<f64>,
 }
 
@@ -63,7 +76,8 @@ impl From<Costs> for FiguresJson {
             bytes_moved: costs.bytes_moved(),
             to_host_bytes: costs.host.to_host,
             from_host_bytes: costs.host.from_host,
-            communicated_bytes: costs.communicated,
+            communicated_bytes: costs.communicated(),
+            between_nodes_bytes: costs.sent.between_nodes,
         }
     }
 }
@@ -84,9 +98,24 @@ impl PlanReport<'_> {
         plan.step(self.costed()).costs()
     }
 
-    /// The least time that a plan's step takes, where the card's rates are known.
+    /// The least time that a plan's step takes, or which rate is not known; nothing without a card's rates.
+    fn known_time_of(&self, plan: &Plan) -> Option<Result<TheoreticalTime, Unknown>> {
+        let speeds = self.card?.speeds.as_ref()?;
+        Some(TheoreticalTime::of(&self.costs_of(plan), speeds, &plan.options.parallel))
+    }
+
     fn time_of(&self, plan: &Plan) -> Option<TheoreticalTime> {
-        TheoreticalTime::of(&self.costs_of(plan), self.card?.speeds.as_ref()?)
+        self.known_time_of(plan)?.ok()
+    }
+
+    /// Gb/s of the network for each GPU that the plan reckons with, and whose figure that is.
+    fn network(&self) -> Option<(f64, &str)> {
+        let (speeds, parallel) = (self.card?.speeds.as_ref()?, &self.plan.options.parallel);
+        let rate = gbps(speeds.network_bits_per_second(parallel)?);
+        match &speeds.network {
+            Some(network) if parallel.network_bits_per_second.is_none() => Some((rate, &network.source)),
+            _ => Some((rate, "as given")),
+        }
     }
 
     /// How much longer a candidate's step takes than the baseline's, in picoseconds.
@@ -109,6 +138,11 @@ impl PlanReport<'_> {
                 recompute_seconds: seconds(time.recompute),
                 host_seconds: seconds(time.host),
                 communicated_seconds: seconds(time.sent),
+                between_nodes_seconds: seconds(time.between_nodes),
+                network: self
+                    .network()
+                    .filter(|_| time.between_nodes.0 > 0)
+                    .map(|(gbps_per_gpu, source)| NetworkJson { gbps_per_gpu, source }),
                 source: &card.speeds.as_ref()?.source,
             })
         });
@@ -132,7 +166,8 @@ impl PlanReport<'_> {
             bytes_moved: more(after.bytes_moved(), before.bytes_moved()),
             to_host_bytes: more(after.host.to_host, before.host.to_host),
             from_host_bytes: more(after.host.from_host, before.host.from_host),
-            communicated_bytes: more(after.communicated, before.communicated),
+            communicated_bytes: more(after.communicated(), before.communicated()),
+            between_nodes_bytes: more(after.sent.between_nodes, before.sent.between_nodes),
             theoretical_seconds: self.added_time(candidate).map(signed_seconds),
         }
     }
@@ -149,27 +184,40 @@ impl PlanReport<'_> {
             let (to, from) = (amount(costs.host.to_host), amount(costs.host.from_host));
             line += &format!(", {to} to the host and {from} back");
         }
-        if costs.communicated > 0 {
-            line += &format!(", {} sent to other ranks", amount(costs.communicated));
+        if costs.communicated() > 0 {
+            line += &format!(", {} sent to other ranks", amount(costs.communicated()));
+        }
+        if costs.sent.between_nodes > 0 {
+            line += &format!(", {} of it between nodes", amount(costs.sent.between_nodes));
         }
         let card = self.card.map(|card| card.full_name.as_deref().unwrap_or(&card.name)).unwrap_or_default();
-        if let Some(time) = self.time_of(self.plan) {
+        let time = self.known_time_of(self.plan);
+        if let Some(Ok(time)) = time {
             line += &format!("; theoretical on {card}, at its peak rates: {}", time.step);
             let link =
                 self.card.and_then(|card| card.speeds.as_ref()).map(|speeds| speeds.to_other_cards().1);
             let to_others = format!("to other ranks over {}", link.unwrap_or_default());
+            let within = Picoseconds(time.sent.0.saturating_sub(time.between_nodes.0));
+            let between = self.network().map(|(rate, source)| {
+                format!("between nodes at {rate} Gb/s a GPU ({source})")
+            });
             let parts = [
                 (time.recompute, "to recompute"),
                 (time.host, "over the host link"),
-                (time.sent, &to_others),
+                (within, &to_others),
+                (time.between_nodes, between.as_deref().unwrap_or_default()),
             ];
             for (part, what) in parts.into_iter().filter(|(part, _)| part.0 > 0) {
                 line += &format!(", {part} {what}");
             }
-        } else if self.card.is_some_and(|card| card.speeds.is_some()) {
-            line += &format!(
-                "; {card} has no rate for a type that is multiplied, so there is no theoretical time"
-            );
+        }
+        if let Some(Err(unknown)) = time {
+            line += &match unknown {
+                Unknown::Type => format!(
+                    "; {card} has no rate for a type that is multiplied, so there is no theoretical time"
+                ),
+                Unknown::Network => format!("; there is no theoretical time: {}", no_network(card)),
+            };
         }
         line
     }
@@ -201,8 +249,8 @@ impl PlanReport<'_> {
         if over_link(after) > over_link(before) {
             parts.push(format!("{} over the link", amount(over_link(after) - over_link(before))));
         }
-        if after.communicated > before.communicated {
-            parts.push(format!("{} sent", amount(after.communicated - before.communicated)));
+        if after.communicated() > before.communicated() {
+            parts.push(format!("{} sent", amount(after.communicated() - before.communicated())));
         }
         parts.join(", ")
     }

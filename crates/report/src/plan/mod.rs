@@ -246,7 +246,7 @@ impl Report for PlanReport<'_> {
                         .chain([costs.host.to_host, costs.host.from_host])
                         .map(|n| n.to_string()),
                 );
-                let of_ranks = || [costs.communicated.to_string(), rank.to_string()];
+                let of_ranks = || [costs.communicated().to_string(), rank.to_string()];
                 row.extend(self.ranks.iter().flat_map(|_| of_ranks()));
                 row
             })

@@ -82,23 +82,23 @@ pub struct RanksReport<'a> {
 }
 
 impl RanksReport<'_> {
-    /// Most that the ranks of a host have there together, and on which host; nothing where none has any.
-    pub(crate) fn host(&self, gpus_per_node: u32) -> Option<(u32, Bytes)> {
-        let mut hosts: Vec<u64> = Vec::new();
+    /// Most cpu memory that the ranks of a node take together, and of which node; nothing where none takes any.
+    pub(crate) fn node(&self, gpus_per_node: u32) -> Option<(u32, Bytes)> {
+        let mut nodes: Vec<u64> = Vec::new();
         for (class, figures) in self.each {
             for rank in class.ranks.iter().cloned().flatten() {
-                let host = rank.checked_div(gpus_per_node)? as usize;
-                if hosts.len() <= host {
-                    hosts.resize(host + 1, 0);
+                let node = rank.checked_div(gpus_per_node)? as usize;
+                if nodes.len() <= node {
+                    nodes.resize(node + 1, 0);
                 }
-                if let Some(bytes) = hosts.get_mut(host) {
+                if let Some(bytes) = nodes.get_mut(node) {
                     *bytes = bytes.saturating_add(figures.host_peak.get());
                 }
             }
         }
-        let hosts: Vec<(u32, u64)> = (0u32..).zip(hosts).collect();
-        let (host, bytes) = hosts.into_iter().rev().max_by_key(|(_, bytes)| *bytes)?;
-        (bytes > 0).then(|| (host, Bytes::new(bytes)))
+        let nodes: Vec<(u32, u64)> = (0u32..).zip(nodes).collect();
+        let (node, bytes) = nodes.into_iter().rev().max_by_key(|(_, bytes)| *bytes)?;
+        (bytes > 0).then(|| (node, Bytes::new(bytes)))
     }
 }
 
@@ -164,12 +164,12 @@ impl PlanReport<'_> {
         id(&figures.phase, self.plan.options.gradient_accumulation_steps > 1)
     }
 
-    /// What the ranks of a host have there together.
+    /// What the ranks of a node have on its cpu together.
     pub(crate) fn host_of_ranks_line(&self) -> Option<String> {
         let gpus = self.plan.options.parallel.gpus_per_node;
-        let (host, bytes) = self.ranks?.host(gpus)?;
+        let (node, bytes) = self.ranks?.node(gpus)?;
         let ranks = gpus.min(self.plan.mesh.world);
-        Some(format!("on the cpu of host {host}, of {ranks} ranks together: up to {bytes}"))
+        Some(format!("on the cpu of node {node}, of {ranks} ranks together: up to {bytes}"))
     }
 
     /// The classes of ranks; nothing where all are alike.

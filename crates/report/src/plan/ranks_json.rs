@@ -91,7 +91,7 @@ impl PlanReport<'_> {
             classes: ranks.each.len(),
             worst_rank: ranks.each.get(ranks.worst).map_or(0, |(class, _)| class.first()),
             host: ranks
-                .host(parallel.gpus_per_node)
+                .node(parallel.gpus_per_node)
                 .map(|(host, bytes)| HostJson { host, bytes: bytes.get() }),
         })
     }

@@ -50,13 +50,14 @@ struct RowJson<'a> {
     /// Null where it was not found out: it fits, or does not, by its device peak.
     reserved_bytes: Option<u64>,
     outside_bytes: u64,
-    /// The least time by the card's peak rates; null where they are not known.
+    /// The least time by the card's peak rates; null where they, or the network's, are not known.
     theoretical: Option<TimeJson>,
     flops: u128,
     recomputed_flops: u128,
     to_host_bytes: u128,
     from_host_bytes: u128,
     communicated_bytes: u128,
+    between_nodes_bytes: u128,
     /// Whether no other one that fits takes no more memory and no more time.
     pareto: bool,
 }
@@ -68,6 +69,7 @@ struct TimeJson {
     recompute_seconds: f64,
     host_seconds: f64,
     communicated_seconds: f64,
+    between_nodes_seconds: f64,
     bubble_seconds: f64,
 }
 
@@ -117,6 +119,7 @@ impl SearchReport<'_> {
             recompute_seconds: seconds(time.slowest.recompute),
             host_seconds: seconds(time.slowest.host),
             communicated_seconds: seconds(time.slowest.sent),
+            between_nodes_seconds: seconds(time.slowest.between_nodes),
             bubble_seconds: seconds(time.bubble),
         });
         RowJson {
@@ -136,7 +139,8 @@ impl SearchReport<'_> {
             recomputed_flops: costs.recomputed.total(),
             to_host_bytes: costs.host.to_host,
             from_host_bytes: costs.host.from_host,
-            communicated_bytes: costs.communicated,
+            communicated_bytes: costs.communicated(),
+            between_nodes_bytes: costs.sent.between_nodes,
             pareto: self.front.contains(&at),
         }
     }

@@ -97,7 +97,7 @@ impl SearchRow {
     /// The order of rows: those that fit, then the quickest, then those that take least, then as they were counted.
     pub fn order(&self) -> impl Ord + use<> {
         let time = self.tried.time.map(|time| time.step());
-        (!self.tried.verdict.fits(), time, self.tried.verdict.needed, self.number)
+        (!self.tried.verdict.fits(), time.is_none(), time, self.tried.verdict.needed, self.number)
     }
 
     /// What the caching allocator reserves, where it was found out: where it runs out, it is not.
@@ -122,12 +122,12 @@ pub fn is_near(verdict: Verdict) -> bool {
 const PARETO: &str = "memory against time: no other combination that fits takes no more of both";
 
 /// The same where no time is known.
-const LEAST: &str = "the one that takes least; there is no time, as the card's rates are not known";
+const LEAST: &str = "the one that takes least; there is no time, as not all rates are known";
 
 /// What the theoretical time has.
-const TIME: &str = "in theory: products and copies at the card's peak rates, what is computed again, what is sent at the rate within a \
-                    host, and the waiting of the pipeline, one after the other; between hosts it takes longer, and what overlaps is not \
-                    looked at";
+const TIME: &str = "in theory: products and copies at the card's peak rates, what is computed again, what is sent within a node and \
+                    over the network between nodes, and the waiting of the pipeline, one after the other; what overlaps is not looked \
+                    at";
 
 /// How what a combination takes is known.
 const TAKEN: &str = "what is shown is held by a replay of the caching allocator, and so is what fits with less to spare than a \
@@ -281,6 +281,7 @@ impl Report for SearchReport<'_> {
                 "to_host_bytes",
                 "from_host_bytes",
                 "communicated_bytes",
+                "between_nodes_bytes",
                 "pareto",
             ])
             .collect();
@@ -297,7 +298,8 @@ impl Report for SearchReport<'_> {
                 costs.recomputed.total().to_string(),
                 costs.host.to_host.to_string(),
                 costs.host.from_host.to_string(),
-                costs.communicated.to_string(),
+                costs.communicated().to_string(),
+                costs.sent.between_nodes.to_string(),
                 self.front.contains(&at).to_string(),
             ];
             values.chain(figures).collect()

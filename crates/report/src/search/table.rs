@@ -1,16 +1,17 @@
 //! The search for people: a table for a terminal, and markdown.
 
 use super::{LEAST, PARETO, SearchReport, SearchRow, TAKEN, TIME};
-use crate::figures::{added_time, amount};
+use crate::figures::{added_time, amount, no_network};
 use crate::markdown::Column::{Figures, Text};
-use crate::plan::{assumptions, assumptions_in_markdown};
+use crate::plan::{assumptions, assumptions_in_markdown, grouped};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, markdown};
 use anstyle::Style;
 use std::io;
 
 /// The titles of what is said of a row.
-const FIGURES: [&str; 7] = ["takes", "in theory", "longer", "waits", "sent", "to and from host", "peak"];
+const FIGURES: [&str; 8] =
+    ["takes", "in theory", "longer", "waits", "sent", "between nodes", "to and from host", "peak"];
 
 impl SearchReport<'_> {
     pub(super) fn write_table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
@@ -34,7 +35,7 @@ impl SearchReport<'_> {
         self.write_refused(out, look)?;
         writeln!(out)?;
         for line in self.notes() {
-            text(out, look.faint(), line)?;
+            text(out, look.faint(), &line)?;
         }
         for line in self.not_counted() {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
@@ -46,14 +47,24 @@ impl SearchReport<'_> {
         if self.front().any(|row| row.time().is_some()) { PARETO } else { LEAST }
     }
 
+    /// Why some combinations have no time, where that is for want of the network's rate.
+    fn no_network(&self) -> Option<String> {
+        let lacks = |row: &SearchRow| row.time().is_none() && row.tried.costs.sent.between_nodes > 0;
+        let is_lacking = self.card.speeds.as_ref().is_some_and(|speeds| speeds.network.is_none());
+        let lacking = self.rows.iter().filter(|row| lacks(row)).count();
+        let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
+        (is_lacking && lacking > 0).then(|| format!("{} combinations have no time: {}", grouped(lacking as u64), no_network(card)))
+    }
+
     /// What is said of the figures.
-    fn notes(&self) -> impl Iterator<Item = &'static str> {
+    fn notes(&self) -> impl Iterator<Item = String> {
         let has_time = self.rows.iter().any(|row| row.time().is_some());
-        [TIME].into_iter().filter(move |_| has_time).chain([TAKEN])
+        let time = [TIME].into_iter().filter(move |_| has_time).map(str::to_owned);
+        time.chain(self.no_network()).chain([TAKEN.to_owned()])
     }
 
     fn shown(&self, look: &Look) -> Table {
-        let rows: Vec<[String; 7]> = self.front().map(|row| self.figures(row)).collect();
+        let rows: Vec<[String; 8]> = self.front().map(|row| self.figures(row)).collect();
         // what no row has, has no column
         let has = FIGURES
             .iter()
@@ -77,7 +88,7 @@ impl SearchReport<'_> {
 
     /// What it takes, how long it takes, how much longer than the quickest, what of that the pipeline waits, and what it
     /// sends and moves; nothing where there is nothing.
-    fn figures(&self, row: &SearchRow) -> [String; 7] {
+    fn figures(&self, row: &SearchRow) -> [String; 8] {
         let tried = &row.tried;
         let some = |bytes: u128| if bytes > 0 { amount(bytes).to_string() } else { String::new() };
         let waits = tried.time.map(|time| time.bubble).filter(|bubble| bubble.0 > 0);
@@ -87,7 +98,8 @@ impl SearchReport<'_> {
             row.time().map(|time| time.to_string()).unwrap_or_default(),
             added.map(added_time).unwrap_or_default(),
             waits.map(|bubble| bubble.to_string()).unwrap_or_default(),
-            some(tried.costs.communicated),
+            some(tried.costs.communicated()),
+            some(tried.costs.sent.between_nodes),
             some(tried.costs.host.to_host.saturating_add(tried.costs.host.from_host)),
             tried.device_peak.to_string(),
         ]

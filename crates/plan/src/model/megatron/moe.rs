@@ -11,7 +11,7 @@ use crate::config::Shape;
 use crate::nn::Builder;
 use crate::nn::te::{GroupedLinear, Shared, weighted_swiglu};
 use crate::torch::autograd::record;
-use crate::torch::cost::Collective;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, ops};
 use smallvec::smallvec;
 use std::cell::RefCell;
@@ -200,13 +200,13 @@ fn rearranged(op: &'static str, x: &Tensor) -> Tensor {
 
 /// `_AllToAll` over the expert parallel group (`tensor_parallel/mappings.py`): nothing where it is one rank.
 fn exchanged(x: &Tensor, shared: &Shared) -> Tensor {
-    let ranks = shared.experts.ep;
-    if ranks == 1 {
+    let peers = shared.experts.peers;
+    if peers.ranks == 1 {
         return x.clone();
     }
     let exchange = move |x: &Tensor| {
         x.torch().launch("all_to_all_single");
-        x.torch().communicates(Collective::AllToAll, x.bytes(), ranks);
+        x.torch().communicates(Collective::AllToAll, x.bytes(), peers);
         x.torch().empty(x.layout().packed(), x.dtype())
     };
     record(exchange(x), &[x], move |grad| smallvec![Some(exchange(&ops::contiguous(grad)))])
@@ -214,29 +214,29 @@ fn exchanged(x: &Tensor, shared: &Shared) -> Tensor {
 
 /// Gathered over the expert tensor parallel group; its gradient is scattered.
 fn gathered(x: &Tensor, shared: &Shared) -> Tensor {
-    let ranks = shared.experts.etp;
-    record(resized(x, Collective::AllGather, ranks), &[x], move |grad| {
-        smallvec![Some(resized(grad, Collective::ReduceScatter, ranks))]
+    let peers = shared.experts.tensor_peers;
+    record(resized(x, Collective::AllGather, peers), &[x], move |grad| {
+        smallvec![Some(resized(grad, Collective::ReduceScatter, peers))]
     })
 }
 
 /// Scattered over it; its gradient is gathered.
 fn scattered(x: &Tensor, shared: &Shared) -> Tensor {
-    let ranks = shared.experts.etp;
-    record(resized(x, Collective::ReduceScatter, ranks), &[x], move |grad| {
-        smallvec![Some(resized(grad, Collective::AllGather, ranks))]
+    let peers = shared.experts.tensor_peers;
+    record(resized(x, Collective::ReduceScatter, peers), &[x], move |grad| {
+        smallvec![Some(resized(grad, Collective::AllGather, peers))]
     })
 }
 
-fn resized(x: &Tensor, what: Collective, ranks: u32) -> Tensor {
+fn resized(x: &Tensor, what: Collective, peers: Peers) -> Tensor {
     let torch = x.torch();
     let mut sizes = x.sizes().to_vec();
     let gathers = what == Collective::AllGather;
     torch.launch(if gathers { "all_gather_into_tensor" } else { "reduce_scatter_tensor" });
     if let Some(rows) = sizes.first_mut() {
-        *rows = if gathers { rows.saturating_mul(ranks.into()) } else { *rows / u64::from(ranks) };
+        *rows = if gathers { rows.saturating_mul(peers.ranks.into()) } else { *rows / u64::from(peers.ranks) };
     }
     let output = torch.empty(Layout::contiguous(&sizes), x.dtype());
-    torch.communicates(what, x.bytes().max(output.bytes()), ranks);
+    torch.communicates(what, x.bytes().max(output.bytes()), peers);
     output
 }

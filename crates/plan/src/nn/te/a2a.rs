@@ -9,7 +9,7 @@
 use super::attention::{kernel, kernel_backward};
 use super::{ALL_TO_ALL, Shared, named};
 use crate::torch::autograd::{record, recorded};
-use crate::torch::cost::Collective;
+use crate::torch::network::Collective;
 use crate::torch::{Layout, Stream, Tensor, ops};
 use peakledger_core::Category;
 use std::rc::Rc;
@@ -83,7 +83,7 @@ fn to_sequence(mut whole: Vec<Tensor>, shared: &Shared) -> Vec<Tensor> {
 fn exchanged(sent: &Tensor, shared: &Shared) -> Tensor {
     let torch = sent.torch();
     torch.launch("all_to_all_single");
-    torch.communicates(Collective::AllToAll, sent.bytes(), shared.cp);
+    torch.communicates(Collective::AllToAll, sent.bytes(), shared.cp_peers);
     buffer(torch.empty(sent.layout().packed(), sent.dtype()))
 }
 

@@ -3,7 +3,7 @@
 
 use super::Shared;
 use crate::torch::autograd::record;
-use crate::torch::cost::Collective;
+use crate::torch::network::Collective;
 use crate::torch::{Dtype, Layout, Tensor};
 use smallvec::smallvec;
 
@@ -23,7 +23,7 @@ pub(crate) fn parallel_cross_entropy(logits: &Tensor, shared: &Shared) -> Tensor
     let gathered = (shared.tp > 1).then(|| {
         let gathered = zeros(rows.saturating_mul(3).saturating_mul(u64::from(shared.tp)));
         torch.launch("all_gather_into_tensor");
-        torch.communicates(Collective::AllGather, gathered.bytes(), shared.tp);
+        torch.communicates(Collective::AllGather, gathered.bytes(), shared.tp_peers);
         gathered
     });
     torch.launch("cross_entropy_kernel");

@@ -30,7 +30,8 @@ pub(crate) use swiglu::{swiglu, weighted_swiglu};
 
 use crate::options::Options;
 use crate::parallel::{CpComm, Mesh};
-use crate::torch::cost::{Collective, product_flops};
+use crate::torch::cost::product_flops;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::{Category, Detail};
@@ -102,6 +103,9 @@ pub(crate) struct ExpertGroups {
     pub(crate) ep: u32,
     /// The size of the expert tensor parallel group.
     pub(crate) etp: u32,
+    /// Both groups, as they are reached.
+    pub(crate) peers: Peers,
+    pub(crate) tensor_peers: Peers,
 }
 
 /// What the modules of a rank share: their process groups, and the buffers that live as long as the process.
@@ -115,6 +119,9 @@ pub(crate) struct Shared {
     pub(crate) cp: u32,
     cp_rank: u32,
     cp_comm: CpComm,
+    /// Both groups, as they are reached.
+    pub(crate) tp_peers: Peers,
+    pub(crate) cp_peers: Peers,
     /// How experts are spread.
     pub(crate) experts: ExpertGroups,
     capability: Option<(u8, u8)>,
@@ -136,7 +143,15 @@ impl Shared {
             cp: mesh.cp,
             cp_rank: mesh.place(parallel.rank).cp,
             cp_comm: parallel.cp_comm,
-            experts: ExpertGroups { all: experts, ep: mesh.ep, etp: mesh.etp },
+            tp_peers: mesh.tensor_peers(),
+            cp_peers: mesh.context_peers(),
+            experts: ExpertGroups {
+                all: experts,
+                ep: mesh.ep,
+                etp: mesh.etp,
+                peers: mesh.expert_peers(),
+                tensor_peers: mesh.expert_tensor_peers(),
+            },
             capability: options.capability,
             workspace: RefCell::new(None),
             grouped_workspaces: RefCell::new(Vec::new()),
@@ -274,7 +289,7 @@ impl Shared {
     }
 
     fn communicates(&self, what: Collective, bytes: u64) {
-        self.torch.communicates(what, bytes, self.tp);
+        self.torch.communicates(what, bytes, self.tp_peers);
     }
 }
 

@@ -11,7 +11,7 @@
 use super::attention::{kernel, kernel_backward};
 use super::{AROUND, Shared, named};
 use crate::torch::autograd::{record, recorded};
-use crate::torch::cost::Collective;
+use crate::torch::network::Collective;
 use crate::torch::{Dtype, Layout, Stream, Tensor, ops};
 use peakledger_core::Category;
 use smallvec::smallvec;
@@ -82,7 +82,7 @@ fn backward(
     let (k, v) = (kv.alias(k_layout.clone()), kv.alias(v_layout.clone()));
     for step in 0..shared.cp {
         torch.launch("batch_isend_irecv");
-        torch.communicates(Collective::Send, kv.bytes(), shared.cp);
+        torch.communicates(Collective::Send, kv.bytes(), shared.cp_peers);
         let back = shared.cp - 1 - step; // what came last is first
         let [queries, keys, values] = section([q, &k, &v], kv, (back, shared));
         let [attended, grad] = [attended, grad].map(|t| like_queries(t, &queries));
@@ -123,7 +123,7 @@ fn joined(k: &Tensor, v: &Tensor) -> Tensor {
 fn passed_on(kv: &Tensor, shared: &Shared) -> Tensor {
     let torch = kv.torch();
     torch.launch("batch_isend_irecv");
-    torch.communicates(Collective::Send, kv.bytes(), shared.cp);
+    torch.communicates(Collective::Send, kv.bytes(), shared.cp_peers);
     around(torch.empty(kv.layout().clone(), kv.dtype()))
 }
 

@@ -44,7 +44,7 @@ impl Options {
         let mesh = self.mesh().ok().filter(|mesh| mesh.cp > 1 && self.stack == Stack::Transformers)?;
         let divides = length.is_multiple_of(2 * u64::from(mesh.cp)); // `_create_default_load_balancer`
         Some(Ring {
-            group: Group { ranks: mesh.cp, rank: mesh.place(parallel.rank).cp },
+            group: Group::new(mesh.context_peers(), mesh.place(parallel.rank).cp),
             rotate: parallel.cp_rotate,
             is_balanced: parallel.cp_load_balance.unwrap_or(divides),
         })

@@ -71,7 +71,7 @@ impl Options {
                 refused("--fsdp", cause, "leave it out, or add --dp 2 or more")
             }
             Sharding::HybridShard if is_deferred => {
-                let cause = "between hosts Trainer defers the sum alone (`_defer_fsdp_gradient_reduction`), which is not planned yet";
+                let cause = "between replicas Trainer defers the sum alone (`_defer_fsdp_gradient_reduction`), which is not planned yet";
                 refused(
                     "--gradient-accumulation-steps",
                     cause,
@@ -135,10 +135,18 @@ impl Options {
 
     fn check_fsdp(&self, mesh: &Mesh) -> Result<(), Problem> {
         let replicas = mesh.dp * mesh.cp;
-        let within = mesh.replicas_of_a_host(&self.parallel);
-        if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(replicas.min(within)) {
-            let cause = format!("{replicas} data parallel ranks are no multiple of the {within} of a host");
-            return refused("--fsdp", &cause, "use a --gpus-per-node that divides them");
+        let shards = mesh.shards(&self.parallel);
+        if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(shards) {
+            return match self.parallel.dp_shard_size {
+                Some(_) => {
+                    let cause = format!("{replicas} data parallel ranks are no multiple of the {shards} that share out");
+                    refused("--dp-shard-size", &cause, "use a size that divides them")
+                }
+                None => {
+                    let cause = format!("{replicas} data parallel ranks are no multiple of the {shards} of a node");
+                    refused("--fsdp", &cause, "use a --dp-shard-size that divides them")
+                }
+            };
         }
         let optimizer = match self.optimizer {
             OptimizerKind::AdamW | OptimizerKind::Sgd => None,

@@ -1,6 +1,6 @@
 //! What ranks talk through: buffers of their own, and what they send.
 
-use crate::torch::cost::Collective;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::Category;
@@ -17,7 +17,7 @@ pub(super) fn buffer(torch: &Rc<Torch>, numbers: u64, dtype: Dtype, name: &'stat
 }
 
 /// Ranks sum that many bytes, all in the place where they are.
-pub(super) fn all_reduce(torch: &Torch, bytes: u64, ranks: u32) {
+pub(super) fn all_reduce(torch: &Torch, bytes: u64, peers: Peers) {
     torch.launch("allreduce_");
-    torch.communicates(Collective::AllReduce, bytes, ranks);
+    torch.communicates(Collective::AllReduce, bytes, peers);
 }

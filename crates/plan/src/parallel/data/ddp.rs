@@ -10,6 +10,7 @@ use crate::nn::Parameter;
 use crate::parallel::data::DataParallel;
 use crate::torch::autograd::Leaf;
 use crate::torch::hooks::{Inner, ModuleHooks};
+use crate::torch::network::Peers;
 use crate::torch::tape::{Role, rounded};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
 use peakledger_core::Category;
@@ -28,7 +29,7 @@ type Arrived = (Option<usize>, (u64, Dtype));
 /// The reducer.
 pub(crate) struct Ddp {
     torch: Rc<Torch>,
-    ranks: u32,
+    ranks: Peers,
     /// Places for buckets, as many as there can be; what is left over takes nothing.
     buckets: Vec<Tensor>,
     /// The gradients that have come, until the buckets are known.
@@ -46,7 +47,7 @@ impl Ddp {
     pub(crate) fn new(
         torch: &Rc<Torch>,
         data: &DataParallel,
-        ranks: u32,
+        ranks: Peers,
         parameters: &[Parameter],
     ) -> Rc<Ddp> {
         let trained = || parameters.iter().filter(|parameter| parameter.leaf.is_some());

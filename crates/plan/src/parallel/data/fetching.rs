@@ -5,7 +5,7 @@ use super::ZeroSizes;
 use super::communication::buffer;
 use super::gathered::GATHERED;
 use crate::nn::{HEAD, Parameter};
-use crate::torch::cost::Collective;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::tape::{Module, ModuleName, Role, rounded};
 use crate::torch::{Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
@@ -27,6 +27,7 @@ pub(super) struct Fetching {
     /// The uses of parameters in that order, each with its place in the trace (`__param_order`).
     uses: Vec<(usize, usize)>,
     ranks: u32,
+    peers: Peers,
     sizes: ZeroSizes,
     from: Device,
     /// Where parameters are gathered and copied out of what was gathered.
@@ -72,10 +73,11 @@ impl Fetching {
     pub(super) fn new(
         torch: &Rc<Torch>,
         parameters: Vec<Parameter>,
-        ranks: u32,
+        peers: Peers,
         sizes: ZeroSizes,
         from: Device,
     ) -> Fetching {
+        let ranks = peers.ranks;
         let mut of_modules: BTreeMap<ModuleId, Vec<usize>> = BTreeMap::new();
         for (index, parameter) in parameters.iter().enumerate() {
             of_modules.entry(parameter.module).or_default().push(index);
@@ -105,6 +107,7 @@ impl Fetching {
             trace: Vec::new(),
             uses: Vec::new(),
             ranks,
+            peers,
             sizes,
             from,
             gathers_on: if sizes.overlaps_in_stage_3() { Stream::AllGather } else { Stream::Compute },
@@ -238,7 +241,7 @@ impl Fetching {
                 }
             }
             torch.launch("_allgather_base_");
-            torch.communicates(Collective::AllGather, numbers.saturating_mul(dtype.width()), self.ranks);
+            torch.communicates(Collective::AllGather, numbers.saturating_mul(dtype.width()), self.peers);
         };
         torch.said_of(first.module, || torch.on_stream(self.gathers_on, gather));
         let all =
@@ -278,7 +281,7 @@ impl Fetching {
             self.torch.communicates(
                 Collective::AllGather,
                 numbers.saturating_mul(parameter.tensor.dtype().width()),
-                self.ranks,
+                self.peers,
             );
         }
     }

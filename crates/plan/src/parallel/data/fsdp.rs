@@ -14,7 +14,7 @@ use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
 use crate::torch::autograd::{on_gradient, on_gradients};
-use crate::torch::cost::Collective;
+use crate::torch::network::Collective;
 use crate::torch::hooks::{Inner, InnerExperts, ModuleHooks};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, ModuleId, Stream, Tensor, Torch, ops};
@@ -111,7 +111,7 @@ impl Fsdp {
         if !matches!(*state, State::Sharded) {
             return;
         }
-        let ranks = group.ranks.shards;
+        let (ranks, [peers, _]) = (group.ranks.shards, group.ranks.peers);
         if ranks == 1 {
             *state = State::Gathering(None);
             return;
@@ -127,7 +127,7 @@ impl Fsdp {
             torch.launch("all_gather_copy_in");
             torch.moves(shard.saturating_mul(2));
             torch.launch("_allgather_base_");
-            torch.communicates(Collective::AllGather, bytes, ranks);
+            torch.communicates(Collective::AllGather, bytes, peers);
             drop(inputs);
             *state = State::Gathering(Some(output));
         };
@@ -241,6 +241,7 @@ impl Fsdp {
     /// `foreach_reduce`: gradients side by side, each padded to so many rows as there are ranks; what goes out stays.
     fn reduce(&self, group: &Group, grads: Vec<(&Sharded, Tensor)>) -> Tensor {
         let (torch, ranks) = (&self.torch, group.ranks.shards);
+        let [shards, replicas] = group.ranks.peers;
         let promoted = |dtype: Option<Dtype>, kept: Dtype| Some(dtype.map_or(kept, |d| d.promote(kept)));
         let kept =
             grads.iter().map(|(parameter, _)| parameter.kept).fold(None, promoted).unwrap_or(Dtype::F32);
@@ -264,11 +265,11 @@ impl Fsdp {
             drop(divided);
         } else {
             torch.launch("_reduce_scatter_base_");
-            torch.communicates(Collective::ReduceScatter, input.bytes(), ranks);
+            torch.communicates(Collective::ReduceScatter, input.bytes(), shards);
         }
         let mut post_reduce = Stream::Reduce;
         if group.ranks.replicas > 1 {
-            all_reduce(torch, output.bytes(), group.ranks.replicas);
+            all_reduce(torch, output.bytes(), replicas);
             *group.all_reduced.borrow_mut() = Some(output.clone());
             post_reduce = Stream::AllReduce;
         }

@@ -10,6 +10,7 @@ use crate::nn::{Parameter, Spread};
 use crate::optim::redistributed;
 use crate::options::Options;
 use crate::parallel::Mesh;
+use crate::torch::network::Peers;
 use crate::torch::{Dtype, ModuleId, Tensor, Torch};
 use peakledger_core::Device;
 use peakledger_input::Problem;
@@ -46,6 +47,8 @@ pub(super) struct Ranks {
     pub(super) rank: u32,
     /// Such sets of ranks (HSDP).
     pub(super) replicas: u32,
+    /// The ranks that have a shard each, as they are reached, and those that have the same one.
+    pub(super) peers: [Peers; 2],
 }
 
 impl Ranks {
@@ -60,8 +63,14 @@ impl Ranks {
                 shards: mesh.shards_of_experts(parallel),
                 rank: (rank * mesh.tp + place.tp) / mesh.ep,
                 replicas,
+                peers: mesh.expert_shard_peers(parallel),
             },
-            Spread::None | Spread::Tensor => Ranks { shards: dense, rank, replicas },
+            Spread::None | Spread::Tensor => Ranks {
+                shards: dense,
+                rank,
+                replicas,
+                peers: mesh.shard_peers(parallel),
+            },
         }
     }
 }
@@ -77,7 +86,7 @@ pub(super) struct Group {
     pub(super) done: Cell<bool>,
     /// Gradients of this rank's shards.
     pub(super) grads: RefCell<Vec<Tensor>>,
-    /// What hosts summed among them, kept until backward has ended (`AllReduceState`).
+    /// What replicas summed among them, kept until backward has ended (`AllReduceState`).
     pub(super) all_reduced: RefCell<Option<Tensor>>,
 }
 

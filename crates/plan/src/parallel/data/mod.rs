@@ -51,7 +51,7 @@ pub(crate) fn shared_out(
         _ if options.stack != Stack::Transformers => return Ok(None),
         Sharding::Replicated if mesh.dp * mesh.cp == 1 => return Ok(None),
         Sharding::Replicated => {
-            let ddp = Ddp::new(torch, &options.parallel.data, mesh.dp * mesh.cp, parameters);
+            let ddp = Ddp::new(torch, &options.parallel.data, mesh.replica_peers(), parameters);
             (ddp, parameters.iter().cloned().map(Parameter::plain).collect())
         }
         Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => {

@@ -51,7 +51,7 @@ impl Options {
         let over = match replicas {
             1 if shards == 1 => "over 1 rank".to_owned(),
             1 => format!("over {shards} ranks"),
-            _ => format!("over {shards} ranks of a host, {replicas} hosts"),
+            _ => format!("over {shards} ranks, {replicas} replicas of them"),
         };
         let reshard = match self.parallel.sharding {
             Sharding::ShardGradOp => "whole from forward to backward (reshard_after_forward=False)",

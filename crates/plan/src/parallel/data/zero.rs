@@ -10,7 +10,7 @@ use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
 use crate::torch::autograd::Leaf;
-use crate::torch::cost::Collective;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::hooks::{Inner, ModuleHooks};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
@@ -25,6 +25,7 @@ pub(crate) struct Zero {
     /// Whether gradients are shared out as they are made (stage 2), or when the last micro-batch's backward has ended.
     partitions_gradients: bool,
     ranks: u32,
+    peers: Peers,
     /// The type of the model and its gradients.
     dtype: Dtype,
     /// Whether gradients are summed in fp32 in the rank's part (`gradient_accumulation_dtype`).
@@ -134,6 +135,7 @@ impl Zero {
             torch: torch.clone(),
             partitions_gradients: options.parallel.sharding == Sharding::Zero2,
             ranks,
+            peers: mesh.replica_peers(),
             dtype,
             sums_in_fp32: options.grad_dtype == Some(Dtype::F32) && dtype != Dtype::F32,
             bucket: zero.reduce_bucket_size,
@@ -261,7 +263,7 @@ impl Zero {
             torch.launch("cat");
             buffer(torch, running.elements, self.dtype, "gradients side by side")
         });
-        all_reduce(torch, running.elements.saturating_mul(self.dtype.width()), self.ranks);
+        all_reduce(torch, running.elements.saturating_mul(self.dtype.width()), self.peers);
         if self.sums_in_fp32 {
             self.sum_in_fp32(running, bucket);
         } else if self.offloaded {
@@ -430,7 +432,7 @@ impl ModuleHooks for Zero {
         torch.launch("copy_");
         torch.launch("_allgather_base_");
         let whole = bytes.saturating_mul(u64::from(self.ranks));
-        torch.communicates(Collective::AllGather, whole, self.ranks);
+        torch.communicates(Collective::AllGather, whole, self.peers);
         let [scaled, asked_for] = self.norms.take();
         drop(scaled);
         *self.norms.borrow_mut() = [None, norm::kept(torch, asked_for)];

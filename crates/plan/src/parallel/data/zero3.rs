@@ -18,7 +18,7 @@ use crate::nn::Parameter;
 use crate::options::{Options, Recompute};
 use crate::parallel::Mesh;
 use crate::torch::autograd::Leaf;
-use crate::torch::cost::Collective;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::hooks::{Inner, ModuleHooks};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
@@ -31,6 +31,7 @@ use std::rc::Rc;
 pub(crate) struct Zero3 {
     torch: Rc<Torch>,
     ranks: u32,
+    peers: Peers,
     dtype: Dtype,
     summed_in: Dtype,
     offloaded: bool,
@@ -135,10 +136,11 @@ impl Zero3 {
             }
         }
         let stepped: Vec<Parameter> = sub_groups.iter().map(|(_, master)| master.clone()).collect();
-        let fetching = Fetching::new(torch, parameters, ranks, zero, params_on);
+        let fetching = Fetching::new(torch, parameters, mesh.replica_peers(), zero, params_on);
         let this = Rc::new(Zero3 {
             torch: torch.clone(),
             ranks,
+            peers: mesh.replica_peers(),
             dtype,
             summed_in,
             offloaded,
@@ -217,7 +219,7 @@ impl Zero3 {
         });
         torch.launch("_reduce_scatter_base_");
         let bytes = padded.saturating_mul(self.dtype.width());
-        torch.communicates(Collective::ReduceScatter, bytes, self.ranks);
+        torch.communicates(Collective::ReduceScatter, bytes, self.peers);
         for part in parts {
             self.keep(part);
         }

@@ -7,7 +7,7 @@ use crate::nn::Parameter;
 use crate::nn::te::{COALESCED, named};
 use crate::options::Options;
 use crate::parallel::Sharding;
-use crate::torch::cost::Collective;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::{Dtype, Layout, Torch};
 use peakledger_core::Category;
 use std::rc::Rc;
@@ -20,6 +20,7 @@ pub(crate) struct Group {
     /// The data parallel ranks that have the same, and this one among them.
     pub(crate) ranks: u32,
     pub(crate) rank: u32,
+    peers: Peers,
 }
 
 impl Group {
@@ -49,12 +50,14 @@ pub(crate) fn groups(options: &Options, parameters: &[Parameter]) -> Vec<Group> 
                 of_expert: false,
                 ranks: mesh.dp * mesh.cp,
                 rank: place.cp + mesh.cp * place.dp,
+                peers: mesh.replica_peers(),
             },
             Group {
                 part_of_stage,
                 of_expert: true,
                 ranks: mesh.edp,
                 rank: within_stage / (mesh.etp * mesh.ep),
+                peers: mesh.expert_replica_peers(),
             },
         ]
     };
@@ -84,18 +87,19 @@ pub(crate) fn finalize_model_grads(torch: &Rc<Torch>, options: &Options, paramet
         };
         if group.ranks > 1 {
             torch.launch(op);
-            torch.communicates(what, bytes, group.ranks);
+            torch.communicates(what, bytes, group.peers);
         }
     }
-    sum_over_tensor_parallel(torch, (mesh.tp, options.parallel.sp), parameters);
+    sum_over_tensor_parallel(torch, (mesh.tensor_peers(), options.parallel.sp), parameters);
+    let ends = mesh.stage_peers(0, mesh.pp - 1);
     for shared in parameters.iter().filter(|parameter| parameter.is_on_two_stages) {
         torch.launch("all_reduce");
-        torch.communicates(Collective::AllReduce, main_grad(shared.tensor.layout().numel()), 2);
+        torch.communicates(Collective::AllReduce, main_grad(shared.tensor.layout().numel()), ends);
     }
 }
 
 /// `_allreduce_non_tensor_model_parallel_grads`: copied side by side, summed, and copied back.
-fn sum_over_tensor_parallel(torch: &Rc<Torch>, (tp, splits): (u32, bool), parameters: &[Parameter]) {
+fn sum_over_tensor_parallel(torch: &Rc<Torch>, (tp, splits): (Peers, bool), parameters: &[Parameter]) {
     let of_heads = |parameter: &Parameter| {
         let path = torch.tape.borrow().path(parameter.module);
         path.ends_with(".q_layernorm") || path.ends_with(".k_layernorm")
@@ -103,7 +107,7 @@ fn sum_over_tensor_parallel(torch: &Rc<Torch>, (tp, splits): (u32, bool), parame
     let is_summed = |it: &&Parameter| !it.of_expert && it.is_whole() && (splits || of_heads(it));
     let numbers = parameters.iter().filter(is_summed).map(|it| it.tensor.layout().numel());
     let numbers = numbers.fold(0, u64::saturating_add);
-    if tp == 1 || numbers == 0 {
+    if tp.ranks == 1 || numbers == 0 {
         return;
     }
     torch.launch("cat");
@@ -125,6 +129,6 @@ pub(crate) fn gather_parameters(torch: &Rc<Torch>, options: &Options, parameters
     for group in groups(options, parameters).into_iter().filter(|group| group.ranks > 1) {
         let numbers = group.buffer(options, parameters).numel;
         torch.launch("all_gather_into_tensor");
-        torch.communicates(Collective::AllGather, numbers.saturating_mul(width), group.ranks);
+        torch.communicates(Collective::AllGather, numbers.saturating_mul(width), group.peers);
     }
 }

@@ -7,7 +7,7 @@
 use super::one;
 use super::pointwise::like;
 use crate::torch::autograd::record;
-use crate::torch::cost::Collective;
+use crate::torch::network::{Collective, Peers};
 use crate::torch::{Layout, Tensor};
 use peakledger_core::Category;
 use smallvec::SmallVec;
@@ -18,9 +18,20 @@ use std::borrow::Borrow;
 pub(crate) struct Group {
     pub(crate) ranks: u32,
     pub(crate) rank: u32,
+    /// How many of them are on a node ([`Peers`]).
+    on_a_node: u32,
 }
 
 impl Group {
+    pub(crate) fn new(Peers { ranks, on_a_node }: Peers, rank: u32) -> Group {
+        Group { ranks, rank, on_a_node }
+    }
+
+    /// Its ranks, as they are reached.
+    pub(crate) fn peers(self) -> Peers {
+        Peers { ranks: self.ranks, on_a_node: self.on_a_node }
+    }
+
     /// The longest part of what is shared out in a dimension that is `whole` wide: `torch.chunk`'s.
     pub(crate) fn longest(self, whole: u64) -> u64 {
         whole.div_ceil(u64::from(self.ranks.max(1)))
@@ -52,7 +63,7 @@ pub(crate) fn all_reduced_gradient(a: &Tensor, group: Group) -> Tensor {
 /// `funcol.all_reduce(a)`, outside autograd.
 pub(super) fn summed(a: &Tensor, group: Group) -> Tensor {
     let sum = like("_c10d_functional.all_reduce", a, a.layout().packed());
-    a.torch().communicates(Collective::AllReduce, a.bytes(), group.ranks);
+    a.torch().communicates(Collective::AllReduce, a.bytes(), group.peers());
     sum
 }
 
@@ -75,7 +86,7 @@ pub(crate) fn gradient_reduced_in_place(a: &Tensor, group: Group) -> Tensor {
 pub(crate) fn reduce_in_place(a: &Tensor, group: Group) {
     a.torch().launch("c10d.allreduce_");
     a.torch().reads(&[a, a]); // and writes it
-    a.torch().communicates(Collective::AllReduce, a.bytes(), group.ranks);
+    a.torch().communicates(Collective::AllReduce, a.bytes(), group.peers());
 }
 
 /// The whole of what ranks have parts of, side by side in a dimension that is `whole` wide (`Shard` to `Replicate`): gathered
@@ -119,7 +130,7 @@ fn exchanged(a: &Tensor, rows: u64, group: Group) -> Tensor {
     let sizes: SmallVec<[u64; 5]> = std::iter::once(rows).chain(rest).collect();
     let received = like("_c10d_functional.all_to_all_single", a, Layout::contiguous(&sizes));
     received.relabel(|stored| (stored.category, stored.detail) = (Category::CommunicationBuffer, None));
-    a.torch().communicates(Collective::AllToAll, a.bytes(), group.ranks);
+    a.torch().communicates(Collective::AllToAll, a.bytes(), group.peers());
     received
 }
 
@@ -151,7 +162,7 @@ fn gathered(a: &Tensor, dim: usize, whole: u64, group: Group) -> Tensor {
     let padded = part.saturating_mul(u64::from(group.ranks));
     let rows = size_of(a, 0).saturating_mul(u64::from(group.ranks));
     let parts = like("_c10d_functional.all_gather_into_tensor", a, with_size(a, 0, rows));
-    a.torch().communicates(Collective::AllGather, parts.bytes(), group.ranks);
+    a.torch().communicates(Collective::AllGather, parts.bytes(), group.peers());
     let cut = with_size(a, dim, whole);
     if dim == 0 {
         return parts.alias(cut); // padding lies at the end
@@ -181,6 +192,6 @@ fn scattered(a: &Tensor, dim: usize, group: Group) -> Tensor {
         parts
     };
     let sum = like("_c10d_functional.reduce_scatter_tensor", &parts, with_size(a, dim, part));
-    a.torch().communicates(Collective::ReduceScatter, parts.bytes(), group.ranks);
+    a.torch().communicates(Collective::ReduceScatter, parts.bytes(), group.peers());
     sum
 }

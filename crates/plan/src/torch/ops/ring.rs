@@ -13,7 +13,7 @@ use super::collectives::Group;
 use super::pointwise::{like, mul, sigmoid, sub, to};
 use super::view::contiguous;
 use crate::torch::autograd::{Grads, record, recorded};
-use crate::torch::cost::Collective;
+use crate::torch::network::Collective;
 use crate::torch::tape::{NEVER, Role};
 use crate::torch::{Dtype, Layout, Tensor};
 use peakledger_core::Category;
@@ -94,14 +94,14 @@ fn apart(joined: &Tensor, [a, b]: [&Tensor; 2]) -> [Tensor; 2] {
 /// Who brings the next rank's tensor (`_AllGatherRotater`, `_AllToAllRotater`).
 struct Rotater {
     method: RotateMethod,
-    ranks: u32,
+    group: Group,
     name: &'static str,
     held: Option<Tensor>,
 }
 
 impl Rotater {
     fn new(method: RotateMethod, ring: Ring, name: &'static str) -> Rotater {
-        Rotater { method, ranks: ring.group.ranks, name, held: None }
+        Rotater { method, group: ring.group, name, held: None }
     }
 
     /// `torch.cat([a.flatten(), b.flatten()])`.
@@ -118,15 +118,15 @@ impl Rotater {
         let received = match self.method {
             RotateMethod::AllGather if self.held.is_some() => return,
             RotateMethod::AllGather => {
-                let numbers = tensor.layout().numel().saturating_mul(u64::from(self.ranks));
+                let numbers = tensor.layout().numel().saturating_mul(u64::from(self.group.ranks));
                 let all =
                     like("_c10d_functional.all_gather_into_tensor", tensor, Layout::contiguous(&[numbers]));
-                torch.communicates(Collective::AllGather, all.bytes(), self.ranks);
+                torch.communicates(Collective::AllGather, all.bytes(), self.group.peers());
                 all
             }
             RotateMethod::AllToAll => {
                 let next = like("_c10d_functional.all_to_all_single", tensor, tensor.layout().clone());
-                torch.communicates(Collective::Send, tensor.bytes(), self.ranks);
+                torch.communicates(Collective::Send, tensor.bytes(), self.group.peers());
                 next
             }
         };

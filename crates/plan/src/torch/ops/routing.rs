@@ -3,7 +3,7 @@
 use super::pointwise::like;
 use super::{Group, one, output};
 use crate::torch::autograd::{record, recorded};
-use crate::torch::cost::Collective;
+use crate::torch::network::Collective;
 use crate::torch::{Dtype, Layout, Saved, Tensor, Torch, kernel};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Borrow;
@@ -188,7 +188,7 @@ pub(crate) fn exchange_counts(ids: &Tensor, local_experts: u64, group: Group) ->
     drop(ones);
     let received = counts("empty_like", &[ranks, local_experts]);
     torch.launch("c10d.alltoall_base_");
-    torch.communicates(Collective::AllToAll, sent.bytes(), group.ranks);
+    torch.communicates(Collective::AllToAll, sent.bytes(), group.peers());
     let sums = [(); 2].map(|()| counts("sum.dim_IntList", &[ranks]));
     let _stacked = counts("stack", &[2, ranks]);
     drop(sums);
