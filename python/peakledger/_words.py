@@ -92,6 +92,8 @@ class StepOptions(TypedDict, total=False):
     ep: int
     etp: int
     gpus_per_node: int
+    dp_shard_size: int
+    network_gbps_per_gpu: float
     nccl_bytes_per_group: str
     """What the communicator of a process group takes of a card: ``512MiB``."""
     stack: Literal["transformers", "megatron"]

@@ -156,7 +156,11 @@ mod tests {
         let sent = |sent| Costs { sent, ..Costs::default() };
         assert_eq!(of(&sent(alone), &h100).unwrap().sent, Picoseconds(second));
         let meanwhile = SentBytes { meanwhile: 900_000_000_000, ..alone };
-        assert_eq!(of(&sent(meanwhile), &h100).unwrap().between_nodes, Picoseconds(2 * second), "NVLink is behind");
+        assert_eq!(
+            of(&sent(meanwhile), &h100).unwrap().between_nodes,
+            Picoseconds(2 * second),
+            "NVLink is behind"
+        );
         let both = SentBytes { meanwhile: 225_000_000_000, within_node: 450_000_000_000, ..alone };
         let time = of(&sent(both), &h100).unwrap();
         assert_eq!((time.between_nodes, time.sent), (Picoseconds(second), Picoseconds(2 * second)));

@@ -51,7 +51,8 @@ impl Pipeline {
         let (parallel, micro_batches) = (&options.parallel, options.gradient_accumulation_steps);
         let Ok(mesh) = options.mesh() else { unreachable!("a world that was checked") };
         let stage = mesh.place(parallel.rank).pp;
-        let neighbours = [stage + mesh.pp - 1, stage + 1].map(|other| mesh.stage_peers(stage, other % mesh.pp));
+        let neighbours =
+            [stage + mesh.pp - 1, stage + 1].map(|other| mesh.stage_peers(stage, other % mesh.pp));
         let loaded = if options.stack == Stack::Megatron { 0 } else { micro_batches };
         let inputs = (0..loaded).map(|micro_batch| {
             let numbered = (0u32..).zip(&parts);

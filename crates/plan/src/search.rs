@@ -114,7 +114,8 @@ fn passes(
     speeds: &Speeds,
 ) -> Option<[Picoseconds; 2]> {
     let of = |is_one: fn(&Phase) -> bool| {
-        let all = TheoreticalTime::of(&short.costs_of(|phase| is_one(&phase.phase)), speeds, parallel).ok()?;
+        let all =
+            TheoreticalTime::of(&short.costs_of(|phase| is_one(&phase.phase)), speeds, parallel).ok()?;
         Some(Picoseconds(all.step.0 / u128::from(micro_batches.max(1))))
     };
     let forward = of(|phase| matches!(phase, Phase::Forward | Phase::Loss))?;
@@ -205,8 +206,9 @@ mod tests {
             let ranks = plan_ranks(&model(), &options, Shown::Worst, look).unwrap();
             assert_eq!(tried.verdict, verdict(&ranks.plan), "{options:?}");
             assert_eq!(tried.device_peak, ranks.plan.device_peak_in(None).phase.device_peak, "{options:?}");
-            let time =
-                |costs: &Costs| TheoreticalTime::of(costs, card.speeds.as_ref().unwrap()).unwrap().step;
+            let time = |costs: &Costs| {
+                TheoreticalTime::of(costs, card.speeds.as_ref().unwrap(), &options.parallel).unwrap().step
+            };
             let slowest = ranks.each.iter().map(|(_, costs)| time(costs)).max().unwrap();
             assert_eq!(tried.time.unwrap().slowest.step, slowest, "{options:?}");
             let replayed = try_out_replayed(&model(), options.clone(), &card, verdict).unwrap();
@@ -227,7 +229,10 @@ mod tests {
         let look = |plan: &Plan| {
             let of = |is_one: fn(&Phase) -> bool| {
                 let phases = plan.steady.phases.iter().filter(|phase| is_one(&phase.phase));
-                TheoreticalTime::of(&phases.map(|phase| phase.costs).sum(), speeds).unwrap().step.0
+                TheoreticalTime::of(&phases.map(|phase| phase.costs).sum(), speeds, &Parallel::default())
+                    .unwrap()
+                    .step
+                    .0
             };
             let forward = of(|phase| [Phase::Forward, Phase::Loss].contains(phase));
             (

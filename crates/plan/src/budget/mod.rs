@@ -199,7 +199,11 @@ mod tests {
             let plans: Vec<(u64, u128)> = every()
                 .map(|choices| {
                     let plan = plan(architecture.clone(), choices.applied_to(&options)).unwrap();
-                    let time = TheoreticalTime::of(&plan.steady.costs(), card.speeds.as_ref().unwrap(), &plan.options.parallel);
+                    let time = TheoreticalTime::of(
+                        &plan.steady.costs(),
+                        card.speeds.as_ref().unwrap(),
+                        &plan.options.parallel,
+                    );
                     (plan.device_peak_in(None).phase.device_peak.get(), time.unwrap().step.0)
                 })
                 .collect();
@@ -217,7 +221,14 @@ mod tests {
                 let time = found.map(|choices| {
                     let plan = plan(architecture.clone(), choices.applied_to(&options)).unwrap();
                     assert!(plan.device_peak_in(None).phase.device_peak.get() <= budget);
-                    TheoreticalTime::of(&plan.steady.costs(), card.speeds.as_ref().unwrap(), &plan.options.parallel).unwrap().step.0
+                    TheoreticalTime::of(
+                        &plan.steady.costs(),
+                        card.speeds.as_ref().unwrap(),
+                        &plan.options.parallel,
+                    )
+                    .unwrap()
+                    .step
+                    .0
                 });
                 if let Some(best) = fastest(budget - SHARED) {
                     assert!(time.is_some_and(|time| time <= best), "{family}, {budget} B: {time:?}, {best}");

@@ -52,7 +52,8 @@ impl Mesh {
     /// Names the size that is none, or fills in the equation that does not hold.
     pub fn of(parallel: &Parallel) -> Result<Mesh, Problem> {
         let Parallel { gpus, dp, tp, pp, cp, ep, etp, .. } = *parallel;
-        let given = [("--gpus", gpus), ("--dp", dp), ("--dp-shard-size", parallel.dp_shard_size), ("--etp", etp)];
+        let given =
+            [("--gpus", gpus), ("--dp", dp), ("--dp-shard-size", parallel.dp_shard_size), ("--etp", etp)];
         let set = [("--tp", tp), ("--pp", pp), ("--cp", cp), ("--ep", ep)].map(|(name, n)| (name, Some(n)));
         let more =
             [("--virtual-stages", parallel.virtual_stages), ("--gpus-per-node", parallel.gpus_per_node)];

@@ -119,14 +119,24 @@ mod tests {
 
     #[test]
     fn shards_are_of_a_node_and_replicas_of_several() {
-        let of = |tp, cp| Parallel { gpus: Some(32), tp, cp, sharding: Sharding::HybridShard, ..Parallel::default() };
+        let of = |tp, cp| Parallel {
+            gpus: Some(32),
+            tp,
+            cp,
+            sharding: Sharding::HybridShard,
+            ..Parallel::default()
+        };
         let peers = |parallel: Parallel| mesh(&parallel).shard_peers(&parallel).map(pair);
         assert_eq!(peers(of(1, 1)), [(8, 8), (4, 1)]);
         assert_eq!(peers(of(2, 2)), [(4, 4), (4, 1)]);
         let whole = Parallel { sharding: Sharding::FullShard, ..of(1, 1) };
         assert_eq!(peers(whole), [(32, 8), (1, 1)]);
         let experts = Parallel { ep: 4, etp: Some(1), ..of(1, 1) };
-        assert_eq!(mesh(&experts).expert_shard_peers(&experts).map(pair), [(2, 2), (4, 1)], "0, 4; 0, 8, 16, 24");
+        assert_eq!(
+            mesh(&experts).expert_shard_peers(&experts).map(pair),
+            [(2, 2), (4, 1)],
+            "0, 4; 0, 8, 16, 24"
+        );
     }
 
     #[test]
@@ -153,10 +163,16 @@ mod tests {
     /// What is worked out for all groups of a kind is what the ranks say one by one.
     #[test]
     fn it_is_what_each_rank_says() {
-        for (gpus, tp, cp, pp, node) in
-            [(32, 2, 2, 2, 8), (48, 4, 3, 2, 8), (24, 3, 2, 2, 8), (36, 6, 1, 3, 4), (40, 1, 5, 1, 6), (16, 1, 1, 1, 8)]
-        {
-            let mesh = mesh(&Parallel { gpus: Some(gpus), tp, cp, pp, gpus_per_node: node, ..Parallel::default() });
+        for (gpus, tp, cp, pp, node) in [
+            (32, 2, 2, 2, 8),
+            (48, 4, 3, 2, 8),
+            (24, 3, 2, 2, 8),
+            (36, 6, 1, 3, 4),
+            (40, 1, 5, 1, 6),
+            (16, 1, 1, 1, 8),
+        ] {
+            let mesh =
+                mesh(&Parallel { gpus: Some(gpus), tp, cp, pp, gpus_per_node: node, ..Parallel::default() });
             let fewest = |group: fn(Place) -> Place| {
                 let mut on_node: BTreeMap<(Place, u32), u32> = BTreeMap::new();
                 for rank in 0..gpus {

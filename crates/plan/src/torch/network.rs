@@ -115,8 +115,7 @@ impl Torch {
 mod tests {
     use super::*;
 
-    const RINGS: [Collective; 3] =
-        [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce];
+    const RINGS: [Collective; 3] = [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce];
 
     fn sent(what: Collective, ranks: u32, on_a_node: u32) -> [u128; 3] {
         let sent = what.sent(1600, Peers { ranks, on_a_node });

@@ -198,9 +198,8 @@ impl PlanReport<'_> {
                 self.card.and_then(|card| card.speeds.as_ref()).map(|speeds| speeds.to_other_cards().1);
             let to_others = format!("to other ranks over {}", link.unwrap_or_default());
             let within = Picoseconds(time.sent.0.saturating_sub(time.between_nodes.0));
-            let between = self.network().map(|(rate, source)| {
-                format!("between nodes at {rate} Gb/s a GPU ({source})")
-            });
+            let between =
+                self.network().map(|(rate, source)| format!("between nodes at {rate} Gb/s a GPU ({source})"));
             let parts = [
                 (time.recompute, "to recompute"),
                 (time.host, "over the host link"),

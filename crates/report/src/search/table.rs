@@ -53,7 +53,8 @@ impl SearchReport<'_> {
         let is_lacking = self.card.speeds.as_ref().is_some_and(|speeds| speeds.network.is_none());
         let lacking = self.rows.iter().filter(|row| lacks(row)).count();
         let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
-        (is_lacking && lacking > 0).then(|| format!("{} combinations have no time: {}", grouped(lacking as u64), no_network(card)))
+        (is_lacking && lacking > 0)
+            .then(|| format!("{} combinations have no time: {}", grouped(lacking as u64), no_network(card)))
     }
 
     /// What is said of the figures.

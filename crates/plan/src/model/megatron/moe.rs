@@ -234,7 +234,8 @@ fn resized(x: &Tensor, what: Collective, peers: Peers) -> Tensor {
     let gathers = what == Collective::AllGather;
     torch.launch(if gathers { "all_gather_into_tensor" } else { "reduce_scatter_tensor" });
     if let Some(rows) = sizes.first_mut() {
-        *rows = if gathers { rows.saturating_mul(peers.ranks.into()) } else { *rows / u64::from(peers.ranks) };
+        *rows =
+            if gathers { rows.saturating_mul(peers.ranks.into()) } else { *rows / u64::from(peers.ranks) };
     }
     let output = torch.empty(Layout::contiguous(&sizes), x.dtype());
     torch.communicates(what, x.bytes().max(output.bytes()), peers);

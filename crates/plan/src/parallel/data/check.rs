@@ -93,7 +93,10 @@ impl Options {
         let (sizes, usual) = (given.zero, ZeroSizes::default());
         let is_ddp = sharding == Sharding::Replicated && replicas > 1;
         let (is_zero, is_zero3) = (sharding.is_zero(), sharding == Sharding::Zero3);
-        let says: [(&str, bool, bool, &str); 9] = [
+        let hybrid = sharding == Sharding::HybridShard;
+        let shard_size = self.parallel.dp_shard_size.is_some();
+        let says: [(&str, bool, bool, &str); 10] = [
+            ("--dp-shard-size", shard_size, hybrid, "--fsdp hybrid_shard"),
             ("--reduce-dtype", given.reduce_dtype.is_some(), sharding.is_fsdp(), "--fsdp full_shard"),
             ("--sync-each-batch", given.sync_each_batch, sharding.is_fsdp() || is_ddp, "--fsdp full_shard"),
             ("--ddp-bucket-view", given.ddp_bucket_view != default.ddp_bucket_view, is_ddp, "--dp 2"),
@@ -139,11 +142,14 @@ impl Options {
         if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(shards) {
             return match self.parallel.dp_shard_size {
                 Some(_) => {
-                    let cause = format!("{replicas} data parallel ranks are no multiple of the {shards} that share out");
+                    let cause = format!(
+                        "{replicas} data parallel ranks are no multiple of the {shards} that share out"
+                    );
                     refused("--dp-shard-size", &cause, "use a size that divides them")
                 }
                 None => {
-                    let cause = format!("{replicas} data parallel ranks are no multiple of the {shards} of a node");
+                    let cause =
+                        format!("{replicas} data parallel ranks are no multiple of the {shards} of a node");
                     refused("--fsdp", &cause, "use a --dp-shard-size that divides them")
                 }
             };

@@ -65,12 +65,9 @@ impl Ranks {
                 replicas,
                 peers: mesh.expert_shard_peers(parallel),
             },
-            Spread::None | Spread::Tensor => Ranks {
-                shards: dense,
-                rank,
-                replicas,
-                peers: mesh.shard_peers(parallel),
-            },
+            Spread::None | Spread::Tensor => {
+                Ranks { shards: dense, rank, replicas, peers: mesh.shard_peers(parallel) }
+            }
         }
     }
 }
