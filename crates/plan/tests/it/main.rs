@@ -12,6 +12,7 @@ mod megatron_mla;
 mod megatron_sent;
 mod mesh_2d;
 mod models;
+mod nodes;
 mod offload;
 mod ops;
 mod pipeline;
