@@ -25,9 +25,7 @@ pub(crate) fn gbps(bits_per_second: u64) -> f64 {
 
 /// Why there is no time where something goes between nodes, and how to have one.
 pub(crate) fn no_network(card: &str) -> String {
-    format!(
-        "how fast the network between nodes of {card} is is not known; say it with `--network-gbps-per-gpu`"
-    )
+    format!("the rate of the network between nodes of {card} is not known (`--network-gbps-per-gpu` says it)")
 }
 
 /// A difference of sizes with its sign: `-300.00 MiB`.

@@ -18,6 +18,7 @@ mod from;
 mod guide;
 mod hostile;
 mod list;
+mod nodes;
 #[cfg(unix)]
 mod pages;
 mod plan;

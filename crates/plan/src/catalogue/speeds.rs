@@ -33,7 +33,9 @@ pub struct Speeds {
 pub struct Network {
     /// Bits a second each way, as adapters are sold, for each of its GPUs.
     pub bits_per_second: u64,
-    /// The machine and its adapters.
+    /// The machine.
+    pub machine: String,
+    /// Where its adapters are told.
     pub source: String,
 }
 
@@ -119,6 +121,7 @@ pub(super) struct Entry {
 #[serde(deny_unknown_fields)]
 struct NetworkEntry {
     gbps_per_gpu: u64,
+    machine: String,
     source: String,
 }
 
@@ -134,6 +137,7 @@ impl From<Entry> for Speeds {
             nvlink: entry.nvlink_gb_per_s.map(giga),
             network: entry.network.map(|network| Network {
                 bits_per_second: giga(network.gbps_per_gpu),
+                machine: network.machine,
                 source: network.source,
             }),
             source: entry.source,

@@ -1,6 +1,7 @@
 //! What a step costs beside the memory it takes, in words and as JSON; and what a candidate's step costs more.
 
 use super::PlanReport;
+use crate::AS_GIVEN;
 use crate::figures::{added_time, amount, flop, gbps, no_network, seconds, signed_seconds};
 use peakledger_plan::{Costs, HostBytes, Picoseconds, Plan, Step, TheoreticalTime, Unknown};
 use serde::Serialize;
@@ -52,6 +53,8 @@ struct TheoreticalJson<'a> {
 #[derive(Serialize)]
 struct NetworkJson<'a> {
     gbps_per_gpu: f64,
+    /// Whose that is; null where it is given.
+    machine: Option<&'a str>,
     source: &'a str,
 }
 
@@ -108,14 +111,16 @@ impl PlanReport<'_> {
         self.known_time_of(plan)?.ok()
     }
 
-    /// Gb/s of the network for each GPU that the plan reckons with, and whose figure that is.
-    fn network(&self) -> Option<(f64, &str)> {
+    /// The network that the plan reckons with.
+    fn network(&self) -> Option<NetworkJson<'_>> {
         let (speeds, parallel) = (self.card?.speeds.as_ref()?, &self.plan.options.parallel);
-        let rate = gbps(speeds.network_bits_per_second(parallel)?);
-        match &speeds.network {
-            Some(network) if parallel.network_bits_per_second.is_none() => Some((rate, &network.source)),
-            _ => Some((rate, "as given")),
-        }
+        let gbps_per_gpu = gbps(speeds.network_bits_per_second(parallel)?);
+        let of_machine = speeds.network.as_ref().filter(|_| parallel.network_bits_per_second.is_none());
+        Some(NetworkJson {
+            gbps_per_gpu,
+            machine: of_machine.map(|network| network.machine.as_str()),
+            source: of_machine.map_or(AS_GIVEN, |network| &network.source),
+        })
     }
 
     /// How much longer a candidate's step takes than the baseline's, in picoseconds.
@@ -139,10 +144,7 @@ impl PlanReport<'_> {
                 host_seconds: seconds(time.host),
                 communicated_seconds: seconds(time.sent),
                 between_nodes_seconds: seconds(time.between_nodes),
-                network: self
-                    .network()
-                    .filter(|_| time.between_nodes.0 > 0)
-                    .map(|(gbps_per_gpu, source)| NetworkJson { gbps_per_gpu, source }),
+                network: self.network().filter(|_| time.between_nodes.0 > 0),
                 source: &card.speeds.as_ref()?.source,
             })
         });
@@ -198,8 +200,10 @@ impl PlanReport<'_> {
                 self.card.and_then(|card| card.speeds.as_ref()).map(|speeds| speeds.to_other_cards().1);
             let to_others = format!("to other ranks over {}", link.unwrap_or_default());
             let within = Picoseconds(time.sent.0.saturating_sub(time.between_nodes.0));
-            let between =
-                self.network().map(|(rate, source)| format!("between nodes at {rate} Gb/s a GPU ({source})"));
+            let between = self.network().map(|network| {
+                let whose = network.machine.unwrap_or(AS_GIVEN);
+                format!("between nodes at {} Gb/s a GPU ({whose})", network.gbps_per_gpu)
+            });
             let parts = [
                 (time.recompute, "to recompute"),
                 (time.host, "over the host link"),
