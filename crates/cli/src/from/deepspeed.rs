@@ -260,7 +260,7 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("zero_quantized_weights", "quantized gathering of weights (ZeRO++)");
     reading.not_planned_if_set("zero_quantized_gradients", "quantized reduction of gradients (ZeRO++)");
     if reading.number("zero_hpz_partition_size")?.is_some_and(|size| size > 1) {
-        reading.not_planned("zero_hpz_partition_size", "a second copy of the weights in each host (ZeRO++)");
+        reading.not_planned("zero_hpz_partition_size", "a second copy of the weights in each node (ZeRO++)");
     }
     Ok(())
 }

@@ -90,7 +90,7 @@ fn what_cannot_be_combined_is_told_with_the_mend() {
             "--fsdp full_shard --dp 2 --recompute every:2",
             "`--recompute`: a checkpoint over several layers that are gathered",
         ),
-        ("--fsdp hybrid_shard --dp 12", "12 data parallel ranks are no multiple of the 8 of a host"),
+        ("--fsdp hybrid_shard --dp 12", "12 data parallel ranks are no multiple of the 8 of a node"),
         (
             "--fsdp full_shard --dp 2 --precision bf16 --master-weights fp32",
             "FSDP2 steps its shards in the type",

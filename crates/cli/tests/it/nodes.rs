@@ -18,10 +18,29 @@ fn costs(arguments: &str) -> String {
 
 #[test]
 fn what_goes_between_nodes_is_said_with_its_network() {
-    assert_snapshot!(costs("--tp 2 --dp 8 --gpu h100-80gb"), @"");
-    assert_snapshot!(costs("--tp 2 --dp 8 --gpu h100-80gb --network-gbps-per-gpu 12.5"), @"");
-    assert_snapshot!(costs("--tp 2 --dp 4 --gpu h100-80gb"), @"");
-    assert_snapshot!(costs("--tp 2 --dp 8 --gpu rtx-4090"), @"");
+    assert_snapshot!(costs("--tp 2 --dp 8 --gpu h100-80gb"), @"
+    costs of the steady step: 478.3 GFLOP; 35.81 GiB moved on the card, 2.09 GiB
+    sent to other ranks, 515.65 MiB of it between nodes; theoretical on NVIDIA H100
+    80GB HBM3, at its peak rates: 22.45 ms, 169.30 µs to other ranks over NVLink,
+    10.81 ms between nodes at 400 Gb/s a GPU (DGX H100)
+    ");
+    assert_snapshot!(costs("--tp 2 --dp 8 --gpu h100-80gb --network-gbps-per-gpu 12.5"), @"
+    costs of the steady step: 478.3 GFLOP; 35.81 GiB moved on the card, 2.09 GiB
+    sent to other ranks, 515.65 MiB of it between nodes; theoretical on NVIDIA H100
+    80GB HBM3, at its peak rates: 357.69 ms, 169.30 µs to other ranks over NVLink,
+    346.05 ms between nodes at 12.5 Gb/s a GPU (as given)
+    ");
+    assert_snapshot!(costs("--tp 2 --dp 4 --gpu h100-80gb"), @"
+    costs of the steady step: 478.3 GFLOP; 35.81 GiB moved on the card, 1.80 GiB
+    sent to other ranks; theoretical on NVIDIA H100 80GB HBM3, at its peak rates:
+    15.76 ms, 4.29 ms to other ranks over NVLink
+    ");
+    assert_snapshot!(costs("--tp 2 --dp 8 --gpu rtx-4090"), @"
+    costs of the steady step: 478.3 GFLOP; 35.81 GiB moved on the card, 2.09 GiB
+    sent to other ranks, 515.65 MiB of it between nodes; there is no theoretical
+    time: the rate of the network between nodes of NVIDIA GeForce RTX 4090 is not
+    known (`--network-gbps-per-gpu` says it)
+    ");
 }
 
 #[test]
@@ -66,9 +85,24 @@ fn a_search_knows_that_tensor_parallel_over_two_nodes_takes_longer() {
 #[test]
 fn what_cannot_be_is_said() {
     let refusal = |options: &str| Bench::new().refusal(&format!("plan llama-3.2-1b {options}"));
-    assert_snapshot!(refusal("--network-gbps-per-gpu 0"), @"");
-    assert_snapshot!(refusal("--network-gbps-per-gpu fast"), @"");
-    assert_snapshot!(refusal("--dp 16 --gpus-per-node 0"), @"");
-    assert_snapshot!(refusal("--dp 4 --dp-shard-size 2"), @"");
-    assert_snapshot!(refusal("--dp 6 --fsdp hybrid_shard --dp-shard-size 4"), @"");
+    assert_snapshot!(refusal("--network-gbps-per-gpu 0"), @"
+    error: `--network-gbps-per-gpu`: `0` is no rate that a network has
+      help: write Gb/s for each GPU, more than 0 and at most 1000000: 400, or 12.5
+    ");
+    assert_snapshot!(refusal("--network-gbps-per-gpu fast"), @"
+    error: `--network-gbps-per-gpu`: `fast` is no rate of a network
+      help: write Gb/s for each GPU, more than 0 and at most 1000000: 400, or 12.5
+    ");
+    assert_snapshot!(refusal("--dp 16 --gpus-per-node 0"), @"
+    error: `--gpus-per-node`: 0 is no number of ranks
+      help: use 1 to 1048576
+    ");
+    assert_snapshot!(refusal("--dp 4 --dp-shard-size 2"), @"
+    error: `--dp-shard-size`: nothing of this step reads it
+      help: leave it out, or add `--fsdp hybrid_shard`
+    ");
+    assert_snapshot!(refusal("--dp 6 --fsdp hybrid_shard --dp-shard-size 4"), @"
+    error: `--dp-shard-size`: 6 data parallel ranks are no multiple of the 4 that share out
+      help: use a size that divides them
+    ");
 }

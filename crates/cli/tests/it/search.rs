@@ -56,9 +56,8 @@ fn a_table() {
     6  --tp: 2 key-value heads / tp 4 = 0 and 2 over: a rank has whole heads
 
     in theory: products and copies at the card's peak rates, what is computed again,
-    what is sent at the rate within a host, and the waiting of the pipeline, one
-    after the other; between hosts it takes longer, and what overlaps is not looked
-    at
+    what is sent within a node and over the network between nodes, and the waiting
+    of the pipeline, one after the other; what overlaps is not looked at
     what is shown is held by a replay of the caching allocator, and so is what fits
     with less to spare than a quarter of what it takes, but for pipelines; the
     others fit or not by their device peak

@@ -80,10 +80,16 @@ impl Mesh {
 
 /// How many ranks of a group the node has that has fewest of it.
 fn fewest_on_a_node(node: u32, (first, stride, ranks): (u32, u32, u32)) -> u32 {
-    let nodes = (0..ranks).map(|at| first.saturating_add(at.saturating_mul(stride)) / node);
-    let nodes: Vec<u32> = nodes.collect();
-    let runs = nodes.chunk_by(|one, next| one == next).map(<[u32]>::len);
-    runs.min().and_then(|fewest| u32::try_from(fewest).ok()).unwrap_or(ranks)
+    let (mut fewest, mut here, mut before) = (ranks, 0, first / node);
+    for at in 0..ranks {
+        let its = first.saturating_add(at.saturating_mul(stride)) / node;
+        if its != before {
+            fewest = fewest.min(here);
+            (here, before) = (0, its);
+        }
+        here += 1;
+    }
+    fewest.min(here)
 }
 
 #[cfg(test)]

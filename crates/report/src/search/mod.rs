@@ -121,8 +121,11 @@ pub fn is_near(verdict: Verdict) -> bool {
 /// What is said of the front.
 const PARETO: &str = "memory against time: no other combination that fits takes no more of both";
 
-/// The same where no time is known.
-const LEAST: &str = "the one that takes least; there is no time, as not all rates are known";
+/// The same where no time is known: the card's rates are not.
+const LEAST: &str = "the one that takes least; there is no time, as the card's rates are not known";
+
+/// The same where they are, but one that is needed.
+const LEAST_BY_A_RATE: &str = "the one that takes least; there is no time, as a rate is not known";
 
 /// What the theoretical time has.
 const TIME: &str = "in theory: products and copies at the card's peak rates, what is computed again, what is sent within a node and \

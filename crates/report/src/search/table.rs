@@ -1,6 +1,6 @@
 //! The search for people: a table for a terminal, and markdown.
 
-use super::{LEAST, PARETO, SearchReport, SearchRow, TAKEN, TIME};
+use super::{LEAST, LEAST_BY_A_RATE, PARETO, SearchReport, SearchRow, TAKEN, TIME};
 use crate::figures::{added_time, amount, no_network};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, assumptions_in_markdown, grouped};
@@ -44,7 +44,11 @@ impl SearchReport<'_> {
     }
 
     fn heading(&self) -> &'static str {
-        if self.front().any(|row| row.time().is_some()) { PARETO } else { LEAST }
+        match self.front().any(|row| row.time().is_some()) {
+            true => PARETO,
+            false if self.card.speeds.is_none() => LEAST,
+            false => LEAST_BY_A_RATE,
+        }
     }
 
     /// Why some combinations have no time, where that is for want of the network's rate.

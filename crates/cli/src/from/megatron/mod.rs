@@ -326,6 +326,9 @@ fn sizes(reading: &mut Reading<'_>) -> Result<(), Problem> {
             let nodes = reading.number("nnodes")?.unwrap_or(1);
             if let Some(gpus) = reading.number(key)? {
                 reading.set("--gpus", gpus.saturating_mul(nodes), key);
+                if nodes > 1 {
+                    reading.set("--gpus-per-node", gpus, key);
+                }
             }
         }
     }

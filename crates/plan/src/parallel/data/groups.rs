@@ -105,6 +105,7 @@ pub(super) fn grouped(
     parameters: Vec<Parameter>,
 ) -> Result<(Vec<Group>, Vec<Parameter>), Problem> {
     let by_transformers = mesh.ep > 1;
+    let [dense, of_experts] = [Spread::None, Spread::Experts].map(|spread| Ranks::of(options, mesh, spread));
     let mut groups: BTreeMap<Part, Group> = BTreeMap::new();
     let mut shards = Vec::with_capacity(parameters.len());
     for parameter in parameters {
@@ -121,7 +122,7 @@ pub(super) fn grouped(
             None => (Part::Rest, tape.layer_module(module)),
         };
         drop(tape);
-        let ranks = Ranks::of(options, mesh, spread);
+        let ranks = if spread == Spread::Experts { of_experts } else { dense };
         let sharded = Sharded::new(parameter, ranks.shards, ranks.rank);
         if options.offload.parameters {
             sharded.tensor.relabel(|stored| stored.device = Device::Cpu);
