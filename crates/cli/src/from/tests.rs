@@ -284,7 +284,7 @@ fn axolotl() {
                 dp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\nfsdp_version: 2\nfsdp_config:\n  \
                 offload_params: false\n  reshard_after_forward: true\ngradient_checkpointing: offload\n\
                 attn_implementation: flex_attention\n";
-    insta::assert_snapshot!(becomes(&[("full.yaml", text)], ""), @r"
+    insta::assert_snapshot!(becomes(&[("full.yaml", text)], ""), @"
     peakledger plan gpt2
       --seq-len 2048
       --micro-batch-size 1
@@ -298,7 +298,7 @@ fn axolotl() {
       --tp 2
       --dp 8
       --fsdp hybrid_shard
-      --gpus-per-node 4
+      --dp-shard-size 4
       --gradient-accumulation-steps 8
     unplanned: full.yaml:15 attn_implementation: planned as sdpa
     ");
@@ -487,6 +487,7 @@ fn megatron() {
       --pp 2
       --sp
       --gpus 16
+      --gpus-per-node 8
       --gradient-accumulation-steps 32
     "#);
     let text = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --swiglu --micro-batch-size $MBS";
@@ -550,6 +551,7 @@ fn megatron_with_latents() {
       --pp 8
       --ep 32
       --gpus 256
+      --gpus-per-node 8
       --decoder-last-pipeline-num-layers 5
       --fused-loss
       --gradient-accumulation-steps 32
