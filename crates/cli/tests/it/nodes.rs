@@ -57,8 +57,9 @@ fn without_a_rate_of_the_network_there_is_no_time() {
     let bytes = |key: &str| known[key].as_u64().unwrap();
     assert_eq!(bytes("between_nodes_bytes"), bytes("communicated_bytes").div_ceil(8));
     let seconds = known["theoretical"]["between_nodes_seconds"].as_f64().unwrap();
-    let meanwhile = (bytes("communicated_bytes") - bytes("between_nodes_bytes")) as f64 / 31.5e9;
-    let network = bytes("between_nodes_bytes") as f64 / 12.5e9;
+    let number = |key: &str| known[key].as_f64().unwrap();
+    let meanwhile = (number("communicated_bytes") - number("between_nodes_bytes")) / 31.5e9;
+    let network = number("between_nodes_bytes") / 12.5e9;
     assert!((seconds - meanwhile.max(network)).abs() < 1e-3, "{seconds}: {meanwhile} over PCIe, {network}");
 }
 
@@ -75,7 +76,7 @@ fn a_search_knows_that_tensor_parallel_over_two_nodes_takes_longer() {
     assert!(seconds("16", "step_seconds") > seconds("8", "step_seconds"));
     assert_eq!(seconds("16", "communicated_seconds"), seconds("16", "between_nodes_seconds"));
     // over the network it takes an eighth at 50 GB/s, which all bytes at 400 GB/s would take
-    let bytes = row("16")["communicated_bytes"].as_u64().unwrap() as f64;
+    let bytes = row("16")["communicated_bytes"].as_f64().unwrap();
     assert!((seconds("16", "between_nodes_seconds") / (bytes / 400e9) - 1.0).abs() < 1e-6);
     // of eight the sums of gradients alone go there
     let between = |tp| row(tp)["between_nodes_bytes"].as_u64().unwrap();

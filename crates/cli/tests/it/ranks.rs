@@ -146,10 +146,10 @@ fn what_is_on_a_host_is_added_up() {
     let options = "--pp 4 --gradient-accumulation-steps 4 --offload optimizer --gpus-per-node 2";
     let plan = answer_json(options);
     let host = |class: usize| plan["ranks"][class]["host_peak_bytes"].as_u64().unwrap();
-    let hosts = [host(0) + host(1), host(2) + host(3)];
-    let most = *hosts.iter().max().unwrap();
+    let nodes = [host(0) + host(1), host(2) + host(3)];
+    let most = *nodes.iter().max().unwrap();
     assert_eq!(plan["world"]["host"]["bytes"], most);
-    assert_eq!(plan["world"]["host"]["host"], hosts.iter().position(|bytes| *bytes == most).unwrap());
+    assert_eq!(plan["world"]["host"]["host"], nodes.iter().position(|bytes| *bytes == most).unwrap());
 }
 
 #[test]

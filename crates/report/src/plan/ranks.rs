@@ -25,7 +25,7 @@ pub struct RankFigures {
     pub phase: PlannedPhase,
     /// The device-level peak.
     pub device_peak: Bytes,
-    /// The most that each has on its host.
+    /// The most that each has on the cpu.
     pub host_peak: Bytes,
     /// What lies outside the allocator.
     pub outside: Bytes,

@@ -21,7 +21,7 @@ pub(super) struct WorldJson {
     gpus_per_node: u32,
     classes: usize,
     worst_rank: u32,
-    /// What the ranks of a host have there together, where they have any; and which host has most.
+    /// What the ranks of a node have on its cpu together, where they have any; and which node has most.
     host: Option<HostJson>,
 }
 
