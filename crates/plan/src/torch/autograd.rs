@@ -16,12 +16,6 @@ use std::rc::Rc;
 /// Gradients of a node's inputs, one each.
 pub(crate) type Grads = SmallVec<[Option<Tensor>; 2]>;
 
-/// A backward formula: the gradient of the output in, gradients of the inputs out.
-type Formula = Box<dyn Fn(&Tensor) -> Grads>;
-
-/// The same for an op with several outputs.
-type Join = Box<dyn Fn(&[Option<Tensor>]) -> Grads>;
-
 /// A tensor as a hook keeps it.
 pub(crate) trait Packed {
     /// The tensor again.
@@ -34,31 +28,86 @@ pub(crate) trait SavedTensorHooks {
     fn pack(&self, tensor: &Tensor) -> Saved;
 }
 
-/// A node of the graph.
-pub(crate) struct Node {
+/// A node of the graph, with what it does.
+struct Node<W: ?Sized = dyn Work> {
     /// Later nodes run first; leaves, which are [`LEAF`], before all others.
     sequence: u32,
     module: ModuleId,
+    waiting_for: Cell<u32>,
     /// Emptied when the node has run, so that a deep graph comes apart as backward walks it.
     next: RefCell<Targets>,
-    work: RefCell<Work>,
-    /// The gradients of the outputs, as far as they have arrived; mostly there is one.
-    arrived: RefCell<SmallVec<[Option<Tensor>; 1]>>,
-    waiting_for: Cell<u32>,
+    arrived: RefCell<Arrived>,
+    work: W,
 }
+
+/// The gradients of a node's outputs, as far as they have arrived; mostly there is one.
+type Arrived = SmallVec<[Option<Tensor>; 1]>;
 
 /// The number of nodes that no op made.
 const LEAF: u32 = u32::MAX;
 
-enum Work {
-    /// Runs a formula, once.
-    Formula(Formula),
-    /// The same, over several gradients.
-    Join(Join),
-    /// Adds into a leaf's gradient.
-    Accumulate(Rc<Leaf>),
-    /// Has run.
-    Done,
+/// What a node does.
+trait Work {
+    /// The gradients of the outputs in, those of the inputs out.
+    fn run(&self, arrived: &mut [Option<Tensor>]) -> Grads;
+
+    /// It has run, and lets go of what it saved.
+    fn done(&self) {}
+
+    /// The leaf whose gradient it adds into, if it does.
+    fn leaf(&self) -> Option<&Rc<Leaf>> {
+        None
+    }
+}
+
+/// Runs a backward formula, once.
+struct Formula<F>(RefCell<Option<F>>);
+
+impl<F: Fn(&Tensor) -> Grads> Work for Formula<F> {
+    fn run(&self, arrived: &mut [Option<Tensor>]) -> Grads {
+        match (&*self.0.borrow(), arrived) {
+            (Some(formula), [Some(grad)]) => formula(grad),
+            _ => Grads::new(),
+        }
+    }
+
+    fn done(&self) {
+        self.0.take();
+    }
+}
+
+/// The same for an op with several outputs.
+struct Join<F>(RefCell<Option<F>>);
+
+impl<F: Fn(&[Option<Tensor>]) -> Grads> Work for Join<F> {
+    fn run(&self, arrived: &mut [Option<Tensor>]) -> Grads {
+        self.0.borrow().as_ref().map(|formula| formula(arrived)).unwrap_or_default()
+    }
+
+    fn done(&self) {
+        self.0.take();
+    }
+}
+
+/// Adds into a leaf's gradient.
+struct Accumulate(Rc<Leaf>);
+
+impl Work for Accumulate {
+    fn run(&self, arrived: &mut [Option<Tensor>]) -> Grads {
+        let Accumulate(leaf) = self;
+        if let Some(grad) = arrived.first_mut().and_then(Option::take) {
+            accumulate(leaf, grad);
+            let hook = leaf.on_grad.borrow().clone();
+            if let Some(hook) = hook {
+                hook(leaf);
+            }
+        }
+        Grads::new()
+    }
+
+    fn leaf(&self) -> Option<&Rc<Leaf>> {
+        Some(&self.0)
+    }
 }
 
 /// A way back into the graph: the node whose output the tensor is, and which one.
@@ -115,12 +164,12 @@ impl Leaf {
 impl Edge {
     /// The edge to a parameter.
     pub(crate) fn leaf(leaf: Rc<Leaf>, module: ModuleId) -> Edge {
-        Edge { node: Rc::new(Node::new(LEAF, module, SmallVec::new(), Work::Accumulate(leaf), 1)), output: 0 }
+        Edge { node: Rc::new(Node::new(LEAF, module, Targets::new(), 1, Accumulate(leaf))), output: 0 }
     }
 
     /// The parameter that it leads to, where nothing but casts and views are between, and the type that its gradient has.
     pub(crate) fn parameter(&self, dtype: Dtype) -> Option<(Rc<Leaf>, Dtype)> {
-        if let Work::Accumulate(leaf) = &*self.node.work.borrow() {
+        if let Some(leaf) = self.node.work.leaf() {
             return leaf.parameter.is_some().then(|| (leaf.clone(), dtype));
         }
         match self.node.next.borrow().as_slice() {
@@ -131,19 +180,22 @@ impl Edge {
 
     /// Whether it leads to a parameter.
     pub(crate) fn is_leaf(&self) -> bool {
-        matches!(*self.node.work.borrow(), Work::Accumulate(_))
+        self.node.is_leaf()
+    }
+}
+
+impl<W> Node<W> {
+    fn new(sequence: u32, module: ModuleId, next: Targets, outputs: usize, work: W) -> Node<W> {
+        let mut arrived = Arrived::new();
+        arrived.resize_with(outputs, || None);
+        let (next, arrived) = (RefCell::new(next), RefCell::new(arrived));
+        Node { sequence, module, waiting_for: Cell::new(0), next, arrived, work }
     }
 }
 
 impl Node {
     fn is_leaf(&self) -> bool {
         self.sequence == LEAF
-    }
-
-    fn new(sequence: u32, module: ModuleId, next: Targets, work: Work, outputs: usize) -> Node {
-        let arrived = RefCell::new(std::iter::repeat_with(|| None).take(outputs).collect());
-        let (work, next) = (RefCell::new(work), RefCell::new(next));
-        Node { sequence, module, next, work, arrived, waiting_for: Cell::new(0) }
     }
 }
 
@@ -162,7 +214,7 @@ pub(crate) fn record(
     if !recorded(output.torch(), inputs) {
         return output;
     }
-    let node = node(output.torch(), inputs, Work::Formula(Box::new(formula)), 1);
+    let node = node(output.torch(), inputs, 1, Formula(RefCell::new(Some(formula))));
     output.with_edge(Some(Edge { node, output: 0 }))
 }
 
@@ -176,7 +228,7 @@ pub(crate) fn record_all(
     if !recorded(&torch, inputs) {
         return outputs;
     }
-    let node = node(&torch, inputs, Work::Join(Box::new(formula)), outputs.len());
+    let node = node(&torch, inputs, outputs.len(), Join(RefCell::new(Some(formula))));
     let numbered = (0u8..).zip(outputs);
     numbered.map(|(output, tensor)| tensor.with_edge(Some(Edge { node: node.clone(), output }))).collect()
 }
@@ -204,16 +256,14 @@ pub(crate) fn on_gradients<const N: usize>(tensors: [Tensor; N], act: impl Fn() 
     })
 }
 
-fn node(torch: &Torch, inputs: &[&Tensor], work: Work, outputs: usize) -> Rc<Node> {
-    let next = inputs
-        .iter()
-        .map(|input| {
-            let edge = input.edge()?.clone();
-            Some(Target { edge, layout: input.layout().clone(), dtype: input.dtype() })
-        })
-        .collect();
+fn node(torch: &Torch, inputs: &[&Tensor], outputs: usize, work: impl Work + 'static) -> Rc<Node> {
+    let target = |input: &&Tensor| {
+        let edge = input.edge()?.clone();
+        Some(Target { edge, layout: input.layout().clone(), dtype: input.dtype() })
+    };
+    let next = inputs.iter().map(target).collect();
     torch.note_node();
-    Rc::new(Node::new(torch.next_sequence(), torch.module.get(), next, work, outputs))
+    Rc::new(Node::new(torch.next_sequence(), torch.module.get(), next, outputs, work))
 }
 
 /// `loss.backward()`.
@@ -315,39 +365,25 @@ fn deliver(edge: &Edge, grad: Tensor) {
     }
 }
 
-fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
-    let arrived = std::mem::take(&mut *node.arrived.borrow_mut());
-    let work = std::mem::replace(&mut *node.work.borrow_mut(), Work::Done);
-    let outputs = match &work {
-        Work::Done => Grads::new(),
-        Work::Accumulate(leaf) => {
-            if let Some(grad) = arrived.into_iter().flatten().next() {
-                accumulate(leaf, grad);
-                let hook = leaf.on_grad.borrow().clone();
-                if let Some(hook) = hook {
-                    hook(leaf);
-                }
-            }
-            node.arrived.borrow_mut().push(None);
-            *node.work.borrow_mut() = work;
-            return;
-        }
-        Work::Formula(formula) => arrived.first().and_then(Option::as_ref).map(formula).unwrap_or_default(),
-        Work::Join(formula) => formula(&arrived),
+fn run(node: &Node, ready: &mut BinaryHeap<Ready>) {
+    let next = node.next.take();
+    let mut grads = {
+        let mut arrived = node.arrived.borrow_mut();
+        let mut grads = node.work.run(&mut arrived);
+        grads.iter_mut().zip(&next).for_each(|(grad, target)| fit(grad, target.as_ref()));
+        grads.truncate(next.len());
+        arrived.iter_mut().for_each(|grad| *grad = None);
+        grads
     };
-    let fit = |(output, target): (Option<Tensor>, &Option<Target>)| Some(fit(output?, target.as_ref()?));
-    let next = std::mem::take(&mut *node.next.borrow_mut());
-    let fitted: Grads = outputs.into_iter().zip(&next).map(fit).collect();
-    drop(arrived);
-    drop(work);
-    let mut fitted = fitted.into_iter();
+    node.work.done();
+    let mut grads = grads.drain(..);
     for target in next.iter() {
-        let grad = fitted.next().flatten();
-        let Some(target) = target else { continue };
+        let grad = grads.next().flatten();
+        let Some(Target { edge, .. }) = target else { continue };
         if let Some(grad) = grad {
-            deliver(&target.edge, grad);
+            deliver(edge, grad);
         }
-        let next = &target.edge.node;
+        let next = &edge.node;
         next.waiting_for.set(next.waiting_for.get().saturating_sub(1));
         if next.waiting_for.get() == 0 {
             ready.push(Ready(next.clone()));
@@ -355,11 +391,16 @@ fn run(node: &Rc<Node>, ready: &mut BinaryHeap<Ready>) {
     }
 }
 
-/// Sums a gradient down to the shape of what it belongs to and casts it to its type.
-fn fit(grad: Tensor, target: &Target) -> Tensor {
-    let grad =
-        if grad.sizes() == target.layout.sizes() { grad } else { ops::sum_to(grad, target.layout.sizes()) };
-    if grad.dtype() == target.dtype { grad } else { ops::to_copy(grad, target.dtype) }
+/// Sums a gradient down to the shape of what it belongs to and casts it to its type; one that belongs to nothing goes.
+fn fit(grad: &mut Option<Tensor>, target: Option<&Target>) {
+    let Some(target) = target else { return *grad = None };
+    let sizes = target.layout.sizes();
+    if let Some(wide) = grad.take_if(|grad| grad.sizes() != sizes) {
+        *grad = Some(ops::sum_to(wide, sizes));
+    }
+    if let Some(other) = grad.take_if(|grad| grad.dtype() != target.dtype) {
+        *grad = Some(ops::to_copy(other, target.dtype));
+    }
 }
 
 /// A leaf takes the first gradient as it is and adds later ones into it

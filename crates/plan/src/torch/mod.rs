@@ -47,6 +47,7 @@ use trail::Trail;
 /// The session: the tape, and the modes that torch keeps for a thread.
 pub(crate) struct Torch {
     pub(crate) tape: RefCell<Tape>,
+    handles: tensor::Handles,
     pub(crate) grad_enabled: Cell<bool>,
     pub(crate) module: Cell<ModuleId>,
     /// What an op's outputs are: activations in forward, temporaries in backward and update.
@@ -97,6 +98,7 @@ impl Torch {
         let (stored, ran) = (Vec::with_capacity(ops), Vec::with_capacity(ops));
         Rc::new(Torch {
             tape: RefCell::new(Tape { modules: vec![root], stored, ran, ..Tape::default() }),
+            handles: tensor::Handles::with_room_for(ops),
             grad_enabled: Cell::new(true),
             module: Cell::new(ModuleId(0)),
             purpose: Cell::new(ACTIVATION),

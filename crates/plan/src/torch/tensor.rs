@@ -5,24 +5,64 @@ use super::autograd::{Edge, Packed};
 use super::tape::{NEVER, Role, StorageId, Stored, rounded};
 use super::{ACTIVATION, Dtype, Layout, ModuleId, Torch};
 use peakledger_core::{Category, Detail, Device, Moment};
+use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A storage: alive as long as a handle is.
-pub(crate) struct Storage {
+/// A handle on a storage, which is alive as long as one is.
+struct Storage {
     torch: Rc<Torch>,
     id: StorageId,
 }
 
+impl Clone for Storage {
+    fn clone(&self) -> Storage {
+        self.torch.handles.one_more(self.id);
+        Storage { torch: self.torch.clone(), id: self.id }
+    }
+}
+
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.torch.tape.borrow_mut().bury(self.id);
+        if self.torch.handles.one_less(self.id) {
+            self.torch.tape.borrow_mut().bury(self.id);
+        }
+    }
+}
+
+/// How many handles there are on each storage, by its number: a storage is no allocation of its own.
+#[derive(Default)]
+pub(super) struct Handles(RefCell<Vec<u32>>);
+
+impl Handles {
+    pub(super) fn with_room_for(storages: usize) -> Handles {
+        Handles(RefCell::new(Vec::with_capacity(storages)))
+    }
+
+    fn first(&self, id: StorageId) {
+        let mut counts = self.0.borrow_mut();
+        counts.resize(id.0 as usize, 0); // past what kernels keep, on which there are none
+        counts.push(1);
+    }
+
+    fn one_more(&self, id: StorageId) {
+        if let Some(count) = self.0.borrow_mut().get_mut(id.0 as usize) {
+            *count += 1;
+        }
+    }
+
+    /// Whether that was the last.
+    fn one_less(&self, id: StorageId) -> bool {
+        let mut counts = self.0.borrow_mut();
+        let Some(count) = counts.get_mut(id.0 as usize) else { return false };
+        *count -= 1;
+        *count == 0
     }
 }
 
 /// A tensor.
 #[derive(Clone)]
 pub(crate) struct Tensor {
-    storage: Rc<Storage>,
+    storage: Storage,
     layout: Layout,
     dtype: Dtype,
     edge: Option<Edge>,
@@ -215,9 +255,11 @@ impl Torch {
             true => StorageId::NOWHERE,
             false => {
                 self.note(|facts| facts.layouts.push(layout.clone()));
-                self.tape.borrow_mut().bear(stored)
+                let id = self.tape.borrow_mut().bear(stored);
+                self.handles.first(id);
+                id
             }
         };
-        Tensor { storage: Rc::new(Storage { torch: self.clone(), id }), layout, dtype, edge: None }
+        Tensor { storage: Storage { torch: self.clone(), id }, layout, dtype, edge: None }
     }
 }
