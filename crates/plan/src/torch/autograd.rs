@@ -394,9 +394,8 @@ fn run(node: &Node, ready: &mut BinaryHeap<Ready>) {
 /// Sums a gradient down to the shape of what it belongs to and casts it to its type; one that belongs to nothing goes.
 fn fit(grad: &mut Option<Tensor>, target: Option<&Target>) {
     let Some(target) = target else { return *grad = None };
-    let sizes = target.layout.sizes();
-    if let Some(wide) = grad.take_if(|grad| grad.sizes() != sizes) {
-        *grad = Some(ops::sum_to(wide, sizes));
+    if let Some(wide) = grad.take_if(|grad| !grad.layout().has_sizes_of(&target.layout)) {
+        *grad = Some(ops::sum_to(wide, target.layout.sizes()));
     }
     if let Some(other) = grad.take_if(|grad| grad.dtype() != target.dtype) {
         *grad = Some(ops::to_copy(other, target.dtype));

@@ -30,13 +30,16 @@ impl Layout {
     }
 
     pub(crate) fn numel(&self) -> u64 {
-        self.sizes().iter().fold(1, |n, size| n.saturating_mul(*size))
+        self.0.numel
     }
 
     /// The elements, those that are repeated by a stride of 0 counted once.
     pub(crate) fn elements_seen(&self) -> u64 {
-        let dims = self.0.sizes().iter().zip(self.0.strides());
-        dims.fold(1, |n: u64, (size, stride)| n.saturating_mul(if *stride == 0 { 1 } else { *size }))
+        self.0.seen
+    }
+
+    pub(crate) fn has_sizes_of(&self, other: &Layout) -> bool {
+        Rc::ptr_eq(&self.0, &other.0) || self.sizes() == other.sizes()
     }
 
     pub(crate) fn is_contiguous(&self) -> bool {
@@ -83,24 +86,20 @@ impl Layout {
         if self.0.contiguous { self.clone() } else { Layout::contiguous(self.sizes()) }
     }
 
-    /// How the result of an elementwise op over two tensors lies in memory.
+    /// How the result of an elementwise op over two tensors lies in memory: mostly as the first of them.
     pub(crate) fn broadcast(&self, other: &Layout) -> Layout {
-        if Rc::ptr_eq(&self.0, &other.0) || self.0 == other.0 {
-            return self.preserved();
-        }
-        if self.0.contiguous
-            && other.0.contiguous
-            && self.0.rank == other.0.rank
-            && self.sizes() == other.sizes()
-        {
+        if self.0.dense && self.0.covers(&other.0) {
             return self.clone();
+        }
+        if self.0.contiguous && other.0.contiguous && other.0.covers(&self.0) {
+            return other.clone();
         }
         Layout(Rc::new(self.0.broadcast(&other.0)))
     }
 
     /// How a copy that keeps the order of dimensions lies in memory (`torch.preserve_format`).
     pub(crate) fn preserved(&self) -> Layout {
-        if self.0.contiguous {
+        if self.0.dense {
             return self.clone();
         }
         Layout(Rc::new(Shape::like(self.sizes(), &[*self.0])))
@@ -111,14 +110,20 @@ impl Layout {
 struct Shape {
     rank: u8,
     contiguous: bool,
+    /// Whether its elements lie side by side, in whatever order of dimensions (`is_non_overlapping_and_dense`).
+    dense: bool,
     sizes: [u64; RANK],
     strides: [u64; RANK],
+    numel: u64,
+    /// Elements but for those that are repeated by a stride of 0.
+    seen: u64,
 }
 
 impl Shape {
     fn contiguous(sizes: &[u64]) -> Shape {
         debug_assert!(sizes.len() <= RANK, "a tensor of more dimensions than any module has");
-        let mut layout = Shape { rank: 0, contiguous: true, sizes: [1; RANK], strides: [1; RANK] };
+        let (contiguous, dense, ones) = (true, true, [1; RANK]);
+        let mut layout = Shape { rank: 0, contiguous, dense, sizes: ones, strides: ones, numel: 1, seen: 1 };
         for (slot, size) in layout.sizes.iter_mut().zip(sizes) {
             *slot = *size;
             layout.rank += 1;
@@ -129,6 +134,9 @@ impl Shape {
             *slot = stride;
             stride = stride.saturating_mul((*size).max(1));
         }
+        let is_empty = layout.sizes().contains(&0);
+        layout.numel = if is_empty { 0 } else { stride };
+        layout.seen = layout.numel;
         layout
     }
 
@@ -149,19 +157,30 @@ impl Shape {
         if dim < 0 { rank.checked_sub(dim.unsigned_abs()) } else { Some(dim.unsigned_abs()) }
     }
 
-    fn settle(mut self) -> Shape {
-        let mut expected = 1;
-        self.contiguous = true;
+    /// Once its sizes and strides are known: what follows from them.
+    fn settle(self) -> Shape {
+        let (mut contiguous, mut numel, mut seen) = (true, 1u64, 1u64);
+        let mut last = 0u64; // the place of its last element
         for (size, stride) in self.sizes().iter().zip(self.strides()).rev() {
             if *size != 1 {
-                if *stride != expected {
-                    self.contiguous = false;
-                    return self;
-                }
-                expected = expected.saturating_mul(*size);
+                contiguous &= *stride == numel;
+                numel = numel.saturating_mul(*size);
+                seen = seen.saturating_mul(if *stride == 0 { 1 } else { *size });
+                last = last.saturating_add(size.saturating_sub(1).saturating_mul(*stride));
             }
         }
-        self
+        // views of what lies side by side have no element twice but by a stride of 0
+        let dense = contiguous || seen == numel && last.saturating_add(1) == numel;
+        Shape { contiguous, dense, numel, seen, ..self }
+    }
+
+    /// Whether it has the sizes of the result of an op over both.
+    fn covers(&self, other: &Shape) -> bool {
+        let more = self.rank().checked_sub(other.rank());
+        let inner = more.and_then(|more| self.sizes().get(more..));
+        inner.is_some_and(|sizes| {
+            sizes.iter().zip(other.sizes()).all(|(size, other)| other == size || *other == 1)
+        })
     }
 
     fn transpose(mut self, a: isize, b: isize) -> Shape {

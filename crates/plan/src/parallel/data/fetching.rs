@@ -9,8 +9,8 @@ use crate::torch::network::{Collective, Peers};
 use crate::torch::tape::{Module, ModuleName, Role, rounded};
 use crate::torch::{Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Numbers of other parameters until which the next use of one counts as soon (`stage3_max_reuse_distance`).
@@ -20,12 +20,16 @@ const SOON: u64 = 1_000_000_000;
 pub(super) struct Fetching {
     torch: Rc<Torch>,
     parameters: Vec<Parameter>,
-    /// The parameters that a module has itself.
-    of_modules: BTreeMap<ModuleId, Vec<usize>>,
+    /// The parameters that each module has itself.
+    of_modules: Vec<SmallVec<[usize; 2]>>,
     /// For which modules a micro-batch fetches, in order: forward, then backward. Nothing where it was not traced.
     trace: Vec<ModuleId>,
     /// The uses of parameters in that order, each with its place in the trace (`__param_order`).
     uses: Vec<(usize, usize)>,
+    /// The places in the trace at which each parameter is used.
+    places: Vec<SmallVec<[usize; 4]>>,
+    /// Numbers of the parameters that are used before each place.
+    used_before: Vec<u64>,
     ranks: u32,
     peers: Peers,
     sizes: ZeroSizes,
@@ -78,15 +82,17 @@ impl Fetching {
         from: Device,
     ) -> Fetching {
         let ranks = peers.ranks;
-        let mut of_modules: BTreeMap<ModuleId, Vec<usize>> = BTreeMap::new();
+        let mut of_modules = vec![SmallVec::new(); torch.tape.borrow().modules.len()];
         for (index, parameter) in parameters.iter().enumerate() {
-            of_modules.entry(parameter.module).or_default().push(index);
+            if let Some(own) = of_modules.get_mut(parameter.module.0 as usize) {
+                own.push(index);
+            }
         }
         let is_head = |module: &Module| module.name == ModuleName::Word(HEAD);
         let head = torch.tape.borrow().modules.iter().position(is_head);
-        let head = head.and_then(|head| u32::try_from(head).ok()).map(ModuleId);
-        if let Some(head) = head.filter(|head| !of_modules.contains_key(head)) {
-            of_modules.insert(head, vec![0]); // tied to the embedding
+        let head = head.and_then(|head| of_modules.get_mut(head));
+        if let Some(own) = head.filter(|own| own.is_empty()) {
+            own.push(0); // tied to the embedding
         }
         let state = parameters.iter().map(|parameter| {
             let numbers = parameter.tensor.layout().numel();
@@ -106,6 +112,8 @@ impl Fetching {
             of_modules,
             trace: Vec::new(),
             uses: Vec::new(),
+            places: vec![SmallVec::new(); state.len()],
+            used_before: Vec::new(),
             ranks,
             peers,
             sizes,
@@ -124,17 +132,26 @@ impl Fetching {
 
     /// Takes the modules of a micro-batch in order.
     pub(super) fn follow(&mut self, trace: Vec<ModuleId>) {
-        let uses = (0..).zip(&trace).flat_map(|(at, module)| self.own(*module).iter().map(move |p| (*p, at)));
-        self.uses = uses.collect();
+        let mut used = 0u64;
+        for (at, module) in trace.iter().enumerate() {
+            self.used_before.push(used);
+            for index in self.of_modules.get(module.0 as usize).into_iter().flatten() {
+                self.uses.push((*index, at));
+                if let Some(places) = self.places.get_mut(*index) {
+                    places.push(at);
+                }
+                used = used.saturating_add(self.numbers(*index));
+            }
+        }
         self.trace = trace;
     }
 
     pub(super) fn has_parameters(&self, module: ModuleId) -> bool {
-        self.of_modules.contains_key(&module)
+        !self.own(module).is_empty()
     }
 
     fn own(&self, module: ModuleId) -> &[usize] {
-        self.of_modules.get(&module).map_or(&[], Vec::as_slice)
+        self.of_modules.get(module.0 as usize).map_or(&[], SmallVec::as_slice)
     }
 
     /// Whether parts are fetched from the host.
@@ -173,7 +190,7 @@ impl Fetching {
                 ahead.push(index);
             }
         }
-        self.gather(&ahead);
+        self.gather(ahead);
         self.reached.set(at + 1);
     }
 
@@ -189,7 +206,7 @@ impl Fetching {
 
     /// What is not here comes together, and is waited for.
     fn bring(&self, own: &[usize]) {
-        self.gather(own);
+        self.gather(own.iter().copied().filter(|index| self.is_partitioned(*index)).collect());
         own.iter().for_each(|index| self.wait(*index));
     }
 
@@ -208,15 +225,16 @@ impl Fetching {
     }
 
     /// Parameters that are not here set out: one into its place, several into a buffer (`all_gather_coalesced`).
-    fn gather(&self, indices: &[usize]) {
-        let indices: Vec<usize> =
-            indices.iter().copied().filter(|index| self.is_partitioned(*index)).collect();
+    fn gather(&self, indices: Vec<usize>) {
         let Some(first) = indices.first().and_then(|index| self.parameters.get(*index)) else { return };
         let torch = &self.torch;
         let ranks = u64::from(self.ranks);
         let padded = |index: &usize| padded(self.numbers(*index), self.ranks);
         let numbers = indices.iter().map(padded).fold(0, u64::saturating_add);
         let dtype = first.tensor.dtype();
+        let all =
+            indices.iter().map(|index| self.numbers(*index)).fold(self.available.get(), u64::saturating_add);
+        self.available.set(all);
         let gather = || {
             if self.from == Device::Cpu {
                 torch.launch("_to_copy");
@@ -236,17 +254,13 @@ impl Fetching {
                             *slot = Some(handles.len());
                         }
                     }
-                    let parameters = several.to_vec();
-                    handles.push(Handle { flat: Some(flat), registered: parameters.len(), parameters });
+                    handles.push(Handle { flat: Some(flat), registered: indices.len(), parameters: indices });
                 }
             }
             torch.launch("_allgather_base_");
             torch.communicates(Collective::AllGather, numbers.saturating_mul(dtype.width()), self.peers);
         };
         torch.said_of(first.module, || torch.on_stream(self.gathers_on, gather));
-        let all =
-            indices.iter().map(|index| self.numbers(*index)).fold(self.available.get(), u64::saturating_add);
-        self.available.set(all);
     }
 
     fn whole(&self, parameter: &Parameter, numbers: u64) -> Tensor {
@@ -301,8 +315,10 @@ impl Fetching {
             Some(State::InFlight(handle)) => Some(*handle),
             _ => None,
         };
-        let parameters =
-            in_flight.and_then(|handle| Some(self.handles.borrow().get(handle)?.parameters.clone()));
+        let take = |handle: usize| {
+            self.handles.borrow_mut().get_mut(handle).map(|handle| std::mem::take(&mut handle.parameters))
+        };
+        let parameters = in_flight.and_then(take);
         for index in parameters.into_iter().flatten() {
             let Some(parameter) = self.parameters.get(index) else { continue };
             self.torch.launch("cat");
@@ -321,28 +337,27 @@ impl Fetching {
 
     /// `release_sub_module`: what is not used again soon goes.
     pub(super) fn release(&self, module: ModuleId) {
-        let reached = self.reached.get();
-        let is_passed_over = |index: usize| {
-            let here_for = self.here_for.borrow();
-            here_for.get(index).is_some_and(|at| at.is_some_and(|at| at > reached))
-        };
         let is_whole = |index: usize| matches!(self.state.borrow().get(index), Some(State::Whole { .. }));
-        let own = self.own(module).iter().copied();
-        let mut goes: Vec<usize> = own.filter(|index| is_whole(*index) && !is_passed_over(*index)).collect();
-        let mut between = 0u64;
-        for next in self.trace.iter().skip(reached) {
-            if goes.is_empty() || between >= SOON {
-                break;
-            }
-            for used in self.own(*next) {
-                goes.retain(|index| index != used);
-                between = between.saturating_add(self.numbers(*used));
+        for index in self.own(module).iter().copied() {
+            if is_whole(index) && !self.is_passed_over(index) && !self.is_used_soon(index) {
+                self.set(index, State::Partitioned);
+                self.available.set(self.available.get().saturating_sub(self.numbers(index)));
             }
         }
-        for index in goes {
-            self.set(index, State::Partitioned);
-            self.available.set(self.available.get().saturating_sub(self.numbers(index)));
-        }
+    }
+
+    /// Whether a parameter was fetched for a later place than the one that is reached.
+    fn is_passed_over(&self, index: usize) -> bool {
+        let here_for = self.here_for.borrow();
+        here_for.get(index).is_some_and(|at| at.is_some_and(|at| at > self.reached.get()))
+    }
+
+    /// Whether fewer than so many numbers are used before the next use of a parameter.
+    fn is_used_soon(&self, index: usize) -> bool {
+        let reached = self.reached.get();
+        let used_before = |at: usize| self.used_before.get(at).copied().unwrap_or(0);
+        let next = self.places.get(index).and_then(|places| places.iter().find(|at| **at >= reached));
+        next.is_some_and(|next| used_before(*next).saturating_sub(used_before(reached)) < SOON)
     }
 
     /// A micro-batch has ended: all go but those that stay for good.

@@ -31,12 +31,12 @@ pub(super) fn trace(
 
 /// The checkpoint that a module is in, by its number.
 fn checkpoint_of(torch: &Torch, recompute: Recompute, module: ModuleId) -> Option<u32> {
-    let layer = torch.tape.borrow().layer(module)?;
+    let layer = || torch.tape.borrow().layer(module);
     match recompute {
         Recompute::None => None,
-        Recompute::Full | Recompute::Selective => Some(layer),
-        Recompute::Every(together) => Some(layer / together.get()),
-        Recompute::Block(first) => (layer < first.get()).then_some(layer), // of one stage
-        Recompute::Layers(layers) => layers.contains(layer).then_some(layer),
+        Recompute::Full | Recompute::Selective => layer(),
+        Recompute::Every(together) => layer().map(|layer| layer / together.get()),
+        Recompute::Block(first) => layer().filter(|layer| *layer < first.get()), // of one stage
+        Recompute::Layers(layers) => layer().filter(|layer| layers.contains(*layer)),
     }
 }

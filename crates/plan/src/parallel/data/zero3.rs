@@ -23,6 +23,7 @@ use crate::torch::network::{Collective, Peers};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
@@ -296,8 +297,7 @@ impl ModuleHooks for Zero3 {
         let common = within.iter().zip(&path).take_while(|(a, b)| a == b).count();
         let fetching = self.fetching.borrow();
         within.drain(common..).rev().for_each(|left| fetching.release(left));
-        path.iter().skip(common).for_each(|entered| fetching.fetch(*entered));
-        *within = path;
+        within.extend(path.iter().skip(common).inspect(|entered| fetching.fetch(**entered)));
     }
 
     fn end(&self) {
@@ -372,10 +372,10 @@ impl ModuleHooks for Zero3 {
 }
 
 /// A module and those around it, the outermost first.
-fn path_to(torch: &Torch, module: ModuleId) -> Vec<ModuleId> {
+fn path_to(torch: &Torch, module: ModuleId) -> SmallVec<[ModuleId; 8]> {
     let tape = torch.tape.borrow();
     let outer = |module: &ModuleId| tape.modules.get(module.0 as usize).and_then(|module| module.parent);
-    let mut path: Vec<ModuleId> = std::iter::successors(Some(module), outer).collect();
+    let mut path: SmallVec<[ModuleId; 8]> = std::iter::successors(Some(module), outer).collect();
     path.reverse();
     path
 }
