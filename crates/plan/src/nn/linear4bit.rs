@@ -4,6 +4,7 @@
 use super::{Builder, Packing};
 use crate::options::Quantize;
 use crate::torch::{Dtype, ModuleId, Tensor, ops};
+use smallvec::SmallVec;
 
 /// The packed weight, and the type it computes in.
 pub(crate) struct Weight4bit {
@@ -13,7 +14,7 @@ pub(crate) struct Weight4bit {
     packed_scales: Option<u64>,
     compute: Dtype,
     /// Scales and tables, which live as long as the weight.
-    _state: Vec<Tensor>,
+    _state: SmallVec<[Tensor; 2]>,
 }
 
 /// Elements that share a scale, and scales that do where these are packed too.
@@ -33,7 +34,7 @@ impl Weight4bit {
         let loaded = build.passing(module, &sizes, loaded);
         let packed = build.packed(module, "weight", elements.div_ceil(2), elements);
         let scales = elements.div_ceil(BLOCK);
-        let mut state = Vec::new();
+        let mut state = SmallVec::new();
         let mut buffer = |name, size: u64, dtype| state.push(build.buffer(module, name, &[size], dtype));
         buffer("weight.quant_map", 16, Dtype::F32);
         if quantize == Quantize::Nf4Double {

@@ -1,10 +1,11 @@
 //! `torch.optim.Adafactor` (`torch/optim/_adafactor.py`), a parameter at a time: a row and a column of variances for a matrix,
 //! the whole for a vector; each step builds the estimate again, as large as the parameter.
 
-use super::{passes, state_of};
+use super::{State, passes, state_of};
 use crate::nn::Parameter;
 use crate::torch::cost::product_flops;
-use crate::torch::{Layout, Tensor, Torch};
+use crate::torch::{Layout, Torch};
+use smallvec::smallvec;
 use std::rc::Rc;
 
 /// The sizes with a dimension, counted from the end, of 1.
@@ -21,13 +22,14 @@ fn is_matrix(parameter: &Parameter) -> bool {
     parameter.tensor.sizes().len() > 1
 }
 
-pub(super) fn state(parameter: &Parameter) -> Vec<Tensor> {
+pub(super) fn state(parameter: &Parameter) -> State {
     let (sizes, dtype) = (parameter.tensor.sizes(), parameter.tensor.dtype());
     if !is_matrix(parameter) {
-        return vec![state_of(parameter, "zeros_like", "variance", parameter.tensor.layout().clone(), dtype)];
+        let layout = parameter.tensor.layout().clone();
+        return smallvec![state_of(parameter, "zeros_like", "variance", layout, dtype)];
     }
     let variances = |name, from_end| state_of(parameter, "new_zeros", name, without(sizes, from_end), dtype);
-    vec![variances("row_var", 1), variances("col_var", 2)]
+    smallvec![variances("row_var", 1), variances("col_var", 2)]
 }
 
 pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter]) {

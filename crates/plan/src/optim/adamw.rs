@@ -1,7 +1,7 @@
 //! `torch.optim.AdamW` (`torch/optim/adam.py`): two moments in the parameter's type, and a square root that costs a copy
 //! of the whole model (foreach), of the largest parameter twice (for-loop) or nothing (fused).
 
-use super::{by_dtype, foreach_like, passes, redistributed, state_of};
+use super::{State, by_dtype, foreach_like, passes, redistributed, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
@@ -70,9 +70,9 @@ fn moments_of(torch: &Torch, parameters: &[&Parameter], [first, second]: [&'stat
 }
 
 /// The step count is a number on the cpu but for the fused kernel, which keeps it on the device.
-pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl) -> Vec<Tensor> {
+pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl) -> State {
     let (layout, dtype) = (parameter.tensor.layout(), parameter.tensor.dtype());
-    let mut state = Vec::new();
+    let mut state = State::new();
     if implementation == OptimizerImpl::Fused {
         state.push(state_of(parameter, "zeros", "step", Layout::contiguous(&[]), Dtype::F32));
     }

@@ -1,9 +1,9 @@
 //! `bitsandbytes.optim.AdamW8bit` (`bitsandbytes/optim/optimizer.py`): two moments of one byte a number with a scale for
 //! 256, made smaller and larger inside the kernel, so that a step allocates nothing.
 
-use super::state_of;
+use super::{State, state_of};
 use crate::nn::Parameter;
-use crate::torch::{Dtype, Layout, Tensor, Torch};
+use crate::torch::{Dtype, Layout, Torch};
 use std::rc::Rc;
 
 /// Smaller parameters keep their moments in fp32 (`min_8bit_size`).
@@ -12,13 +12,13 @@ const SMALLEST: u64 = 4096;
 const BLOCK: u64 = 256;
 
 /// The first parameter with 8-bit moments brings the two tables that all of them read.
-pub(super) fn state(parameter: &Parameter, with_tables: bool) -> Vec<Tensor> {
+pub(super) fn state(parameter: &Parameter, with_tables: bool) -> State {
     let layout = parameter.tensor.layout();
     let made = |name, layout: &Layout, dtype| state_of(parameter, "zeros_like", name, layout.clone(), dtype);
     if !is_8bit(parameter) {
         return ["state1", "state2"].map(|name| made(name, layout, Dtype::F32)).into();
     }
-    let mut state = Vec::new();
+    let mut state = State::new();
     if with_tables {
         let table = Layout::contiguous(&[256]);
         state.extend(

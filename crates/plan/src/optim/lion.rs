@@ -1,13 +1,14 @@
 //! `bitsandbytes.optim.Lion` (`bitsandbytes/optim/lion.py`, `optimizer.py`), torch having none: one moment in fp32, of
 //! whatever type the parameter is, and a kernel that does a parameter's step in place, so that it allocates nothing.
 
-use super::{passes, state_of};
+use super::{State, passes, state_of};
 use crate::nn::Parameter;
-use crate::torch::{Dtype, Tensor, Torch};
+use crate::torch::{Dtype, Torch};
+use smallvec::smallvec;
 
-pub(super) fn state(parameter: &Parameter) -> Vec<Tensor> {
+pub(super) fn state(parameter: &Parameter) -> State {
     let layout = parameter.tensor.layout().clone();
-    vec![state_of(parameter, "zeros_like", "state1", layout, Dtype::F32)]
+    smallvec![state_of(parameter, "zeros_like", "state1", layout, Dtype::F32)]
 }
 
 pub(super) fn step(torch: &Torch, parameters: &[Parameter]) {

@@ -19,6 +19,7 @@ use crate::options::{OptimizerImpl, OptimizerKind};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, Tensor, Torch, ops};
 use peakledger_core::Category;
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// An optimizer with the state it has made so far.
@@ -26,9 +27,11 @@ pub(crate) struct Optimizer {
     kind: OptimizerKind,
     implementation: OptimizerImpl,
     momentum: bool,
-    /// One entry a parameter.
-    state: Vec<Vec<Tensor>>,
+    state: Vec<Tensor>,
 }
+
+/// What an optimizer keeps for a parameter, mostly two moments.
+type State = SmallVec<[Tensor; 2]>;
 
 impl Optimizer {
     pub(crate) fn new(kind: OptimizerKind, implementation: OptimizerImpl, momentum: bool) -> Optimizer {
@@ -38,15 +41,17 @@ impl Optimizer {
     /// Makes the state of every parameter, which torch does in the first step.
     pub(crate) fn make_state(&mut self, parameters: &[Parameter]) {
         let first_8bit = parameters.iter().position(adamw_8bit::is_8bit);
-        let make = |(index, parameter): (usize, &Parameter)| match self.kind {
-            OptimizerKind::AdamW => adamw::state(parameter, self.implementation),
+        let Optimizer { kind, implementation, momentum, .. } = *self;
+        let make = |(index, parameter): (usize, &Parameter)| match kind {
+            OptimizerKind::AdamW => adamw::state(parameter, implementation),
             OptimizerKind::AdamW8bit => adamw_8bit::state(parameter, first_8bit == Some(index)),
-            OptimizerKind::Sgd => sgd::state(parameter, self.implementation, self.momentum),
+            OptimizerKind::Sgd => sgd::state(parameter, implementation, momentum),
             OptimizerKind::Adafactor => adafactor::state(parameter),
             OptimizerKind::Lion => lion::state(parameter),
             OptimizerKind::Muon => muon::state(parameter),
         };
-        self.state = parameters.iter().enumerate().map(make).collect();
+        self.state = Vec::with_capacity(2 * parameters.len());
+        parameters.iter().enumerate().for_each(|parameter| self.state.extend(make(parameter)));
     }
 
     /// `optimizer.step()`, once there is state.

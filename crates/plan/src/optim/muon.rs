@@ -1,10 +1,11 @@
 //! `torch.optim.Muon` (`torch/optim/_muon.py`), a parameter at a time: one momentum buffer, and an update that is made
 //! orthogonal by five Newton-Schulz iterations in bf16. It takes matrices of hidden layers and no others.
 
-use super::{passes, state_of};
+use super::{State, passes, state_of};
 use crate::nn::Parameter;
 use crate::torch::cost::product_flops;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
+use smallvec::smallvec;
 use std::rc::Rc;
 
 /// Iterations (`DEFAULT_NS_STEPS`).
@@ -17,9 +18,9 @@ pub(super) fn takes(parameter: &Parameter) -> bool {
     parameter.tensor.sizes().len() == 2 && in_layer()
 }
 
-pub(super) fn state(parameter: &Parameter) -> Vec<Tensor> {
+pub(super) fn state(parameter: &Parameter) -> State {
     let (layout, dtype) = (parameter.tensor.layout().clone(), parameter.tensor.dtype());
-    vec![state_of(parameter, "zeros_like", "momentum_buffer", layout, dtype)]
+    smallvec![state_of(parameter, "zeros_like", "momentum_buffer", layout, dtype)]
 }
 
 pub(super) fn step(torch: &Rc<Torch>, parameters: &[Parameter]) {

@@ -1,12 +1,12 @@
 //! `torch.optim.SGD` (`torch/optim/sgd.py`): nothing to keep, or one momentum buffer, which the first step clones from the
 //! gradient.
 
-use super::{passes, redistributed, state_of};
+use super::{State, passes, redistributed, state_of};
 use crate::nn::Parameter;
 use crate::options::OptimizerImpl;
-use crate::torch::{Tensor, Torch};
+use crate::torch::Torch;
 
-pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl, momentum: bool) -> Vec<Tensor> {
+pub(super) fn state(parameter: &Parameter, implementation: OptimizerImpl, momentum: bool) -> State {
     let (layout, dtype) = (parameter.tensor.layout(), parameter.tensor.dtype());
     let op = if implementation == OptimizerImpl::Fused { "empty_like" } else { "clone" };
     let buffer = || state_of(parameter, op, "momentum_buffer", layout.clone(), dtype);

@@ -352,17 +352,14 @@ fn count_dependencies(root: &Rc<Node>) {
 /// Hands a gradient to the node it belongs to. Where one is there already the two are added out of place: torch adds in
 /// place only for plain tensors, and what its tracker follows is not plain.
 fn deliver(edge: &Edge, grad: Tensor) {
-    let slot = usize::from(edge.output);
-    let there = edge.node.arrived.borrow_mut().get_mut(slot).and_then(Option::take);
-    let grad = match there {
+    let mut arrived = edge.node.arrived.borrow_mut();
+    let Some(slot) = arrived.get_mut(usize::from(edge.output)) else { return };
+    *slot = Some(match slot.take() {
         None => grad,
         // of DTensors one of which is a part of the whole (a tied embedding) the other is made one too
         Some(there) if there.sizes() != grad.sizes() => ops::add(&there, ops::part_like(&grad, &there)),
         Some(there) => ops::add(there, grad),
-    };
-    if let Some(slot) = edge.node.arrived.borrow_mut().get_mut(slot) {
-        *slot = Some(grad);
-    }
+    });
 }
 
 fn run(node: &Node, ready: &mut BinaryHeap<Ready>) {

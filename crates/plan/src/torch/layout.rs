@@ -129,13 +129,12 @@ impl Shape {
             layout.rank += 1;
         }
         let mut stride = 1;
-        let rank = layout.rank();
-        for (slot, size) in layout.strides[..rank].iter_mut().zip(&layout.sizes[..rank]).rev() {
-            *slot = stride;
-            stride = stride.saturating_mul((*size).max(1));
+        for dim in (0..layout.rank()).rev() {
+            let size = layout.sizes[dim];
+            layout.strides[dim] = stride;
+            layout.numel = layout.numel.saturating_mul(size);
+            stride = stride.saturating_mul(size.max(1));
         }
-        let is_empty = layout.sizes().contains(&0);
-        layout.numel = if is_empty { 0 } else { stride };
         layout.seen = layout.numel;
         layout
     }

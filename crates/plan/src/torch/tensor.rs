@@ -40,7 +40,9 @@ impl Handles {
 
     fn first(&self, id: StorageId) {
         let mut counts = self.0.borrow_mut();
-        counts.resize(id.0 as usize, 0); // past what kernels keep, on which there are none
+        if counts.len() < id.0 as usize {
+            counts.resize(id.0 as usize, 0); // what a kernel keeps has none
+        }
         counts.push(1);
     }
 
@@ -201,9 +203,8 @@ impl Saved {
 impl Torch {
     /// Allocates what the running op puts out.
     pub(crate) fn empty(self: &Rc<Self>, layout: Layout, dtype: Dtype) -> Tensor {
-        let tensor = self.unwritten(layout, dtype);
-        self.moves(tensor.bytes_seen());
-        tensor
+        self.moves(layout.elements_seen().saturating_mul(dtype.width()));
+        self.unwritten(layout, dtype)
     }
 
     /// The same, of which what is written does not count as moved.

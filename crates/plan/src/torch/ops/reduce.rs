@@ -48,7 +48,7 @@ fn last_one(layout: &Layout) -> Layout {
 /// A gradient summed down to the sizes of what was broadcast (`at::sum_to`).
 pub(crate) fn sum_to(a: Tensor, sizes: &[u64]) -> Tensor {
     let ahead = a.sizes().len().saturating_sub(sizes.len());
-    let kept: Vec<u64> =
+    let kept: SmallVec<[u64; 5]> =
         (0..a.sizes().len()).map(|dim| if dim < ahead { 1 } else { size_at(sizes, dim - ahead) }).collect();
     let sum = like("sum.dim_IntList", &a, Layout::contiguous(&kept));
     drop(a);
