@@ -5,6 +5,7 @@
 //! size past 64 bits is caught where it would be allocated.
 #![allow(clippy::indexing_slicing)] // dimensions are below RANK by construction
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// The most dimensions that any module here uses.
@@ -14,10 +15,27 @@ const RANK: usize = 5;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout(Rc<Shape>);
 
+thread_local! {
+    /// Row-major layouts that were asked for lately, by their sizes: a model has few, and asks for them again and again.
+    static LATELY: RefCell<[Option<Layout>; 1 << SLOT_BITS]> = const { RefCell::new([const { None }; 1 << SLOT_BITS]) };
+}
+
+const SLOT_BITS: u32 = 7;
+
+/// Where a row-major layout of those sizes is kept.
+fn slot(sizes: &[u64]) -> usize {
+    let mixed = |hash: u64, size: &u64| (hash ^ size).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(32);
+    let hash = sizes.iter().fold(1, mixed);
+    (hash & ((1 << SLOT_BITS) - 1)) as usize
+}
+
 impl Layout {
     /// Row-major.
     pub(crate) fn contiguous(sizes: &[u64]) -> Layout {
-        Layout(Rc::new(Shape::contiguous(sizes)))
+        LATELY.with_borrow_mut(|lately| match &mut lately[slot(sizes)] {
+            Some(known) if known.sizes().iter().eq(sizes) => known.clone(),
+            other => other.insert(Layout(Rc::new(Shape::contiguous(sizes)))).clone(),
+        })
     }
 
     pub(crate) fn sizes(&self) -> &[u64] {
@@ -78,7 +96,10 @@ impl Layout {
 
     /// The same elements under other sizes, if that needs no copy.
     pub(crate) fn view(&self, sizes: &[u64]) -> Option<Layout> {
-        self.0.view(sizes).map(|shape| Layout(Rc::new(shape)))
+        match self.0.contiguous {
+            true => Some(Layout::contiguous(sizes)),
+            false => self.0.view(sizes).map(|shape| Layout(Rc::new(shape))),
+        }
     }
 
     /// The same sizes in row-major order.
@@ -227,9 +248,6 @@ impl Shape {
     }
 
     fn view(&self, sizes: &[u64]) -> Option<Shape> {
-        if self.contiguous {
-            return Some(Shape::contiguous(sizes));
-        }
         let mut view = Shape::contiguous(sizes);
         let mut wanted = view.rank();
         let mut base_stride = self.strides().last().copied().unwrap_or(1);
