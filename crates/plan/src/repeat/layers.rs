@@ -233,50 +233,35 @@ impl Whole<'_> {
         u32::try_from(there.stored + offset).ok().map(StorageId)
     }
 
-    /// A storage as a piece means it, but for its module.
-    fn stored_of(&self, piece: &Piece, stretch: &Stretch, stored: &Stored, when: When) -> Option<Stored> {
-        let run = stretch.part;
-        let [_, parameters, _] = self.repeat.in_unit;
-        let birth = Moment(piece.moment + stored.birth.0.checked_sub(stretch.moments.start)?);
-        let tracked = match stored.tracked {
-            NEVER => NEVER,
-            tracked if tracked == stored.birth => birth,
-            _ if matches!(run, Part::Layer(_)) => return None,
-            tracked => self.moment(self.when(stretch, tracked)?, 0)?,
-        };
-        let role = match stored.role {
-            Role::Of { parameter, state } => {
-                let layer = self.repeat.outline.of_parameter(parameter);
-                Role::Of { parameter: self.meant(piece, run, parameter, layer, parameters)?, state }
-            }
-            other => other,
-        };
-        let stands_in = match (role, when) {
-            (Role::Of { parameter, .. }, When::At(_) | When::Never)
-                if piece.is_copy && stored.category == Category::Gradient =>
-            {
-                self.stand_in(parameter, stored.device)
-            }
-            _ => None,
-        };
-        let death = match stands_in {
-            Some(death) => death,
-            None => self.moment(when, piece.layer.unwrap_or(0))?,
-        };
-        let copied_for = match stored.copied_for {
-            Some(CopiedFor::Offload(storage)) => Some(CopiedFor::Offload(self.storage(piece, run, storage)?)),
-            other => other,
-        };
-        Some(Stored { birth, tracked, death, role, copied_for, ..*stored })
-    }
-
     pub(super) fn write_stored(&self, piece: &Piece, stretch: &Stretch, to: &mut Vec<Stored>) -> Option<()> {
-        let range = stretch.stored.clone();
-        let stored = self.tape.stored.get(range.clone())?.iter().zip(self.when.get(range)?);
-        let mut module = self.modules(piece, stretch.part);
-        for (stored, when) in stored {
-            let module = module(stored.module)?;
-            to.push(Stored { module, ..self.stored_of(piece, stretch, stored, *when)? });
+        let (run, range) = (stretch.part, stretch.stored.clone());
+        let [_, parameters, _] = self.repeat.in_unit;
+        let stored = self.tape.stored.get(range.clone())?;
+        let mut module = self.modules(piece, run);
+        to.reserve(stored.len());
+        for (stored, when) in stored.iter().zip(self.when.get(range)?) {
+            let mut written = *stored;
+            written.module = module(stored.module)?;
+            written.birth = Moment(piece.moment + stored.birth.0.checked_sub(stretch.moments.start)?);
+            written.tracked = match stored.tracked {
+                NEVER => NEVER,
+                tracked if tracked == stored.birth => written.birth,
+                _ if matches!(run, Part::Layer(_)) => return None,
+                tracked => self.moment(self.when(stretch, tracked)?, 0)?,
+            };
+            written.death = self.moment(*when, piece.layer.unwrap_or(0))?;
+            if let Role::Of { parameter, .. } = &mut written.role {
+                let layer = self.repeat.outline.of_parameter(*parameter);
+                *parameter = self.meant(piece, run, *parameter, layer, parameters)?;
+                let is_copied_gradient = piece.is_copy && stored.category == Category::Gradient;
+                if is_copied_gradient && matches!(when, When::At(_) | When::Never) {
+                    written.death = self.stand_in(*parameter, stored.device).unwrap_or(written.death);
+                }
+            }
+            if let Some(CopiedFor::Offload(storage)) = &mut written.copied_for {
+                *storage = self.storage(piece, run, *storage)?;
+            }
+            to.push(written);
         }
         Some(())
     }
