@@ -28,7 +28,7 @@ enum Attention {
 
 /// What follows attention.
 enum Feed {
-    Dense(Mlp),
+    Dense(Box<Mlp>),
     Experts { pre_mlp_layernorm: RmsNorm, moe: Box<MoeLayer> },
 }
 
@@ -63,7 +63,7 @@ impl TransformerLayer {
         };
         let experts = gpt.experts.as_ref().filter(|it| it.layers.get(index as usize) == Some(&true));
         let mlp = match experts {
-            None => Feed::Dense(Mlp::new(build, module, sizes, shared)),
+            None => Feed::Dense(Box::new(Mlp::new(build, module, sizes, shared))),
             Some(experts) => Feed::Experts {
                 pre_mlp_layernorm: RmsNorm::new(build, module, "pre_mlp_layernorm", shape.hidden_size),
                 moe: Box::new(MoeLayer::new(build, module, shape, experts, shared)),
