@@ -30,7 +30,6 @@ impl Drop for Storage {
 }
 
 /// How many handles there are on each storage, by its number: a storage is no allocation of its own.
-#[derive(Default)]
 pub(super) struct Handles(RefCell<Vec<u32>>);
 
 impl Handles {
