@@ -14,6 +14,12 @@ pub(crate) struct Change {
 /// The change that recomputes all layers: its name and options.
 pub(crate) const RECOMPUTE: (&str, &str) = ("recompute", "--recompute full");
 
+/// The change that loads the weights in the type that they were saved in.
+const HALF_WEIGHTS: &str = "half-weights";
+
+/// What goes with it where a step is far from fitting: adapters over a frozen model, mostly.
+pub(crate) const OF_SAVED: &[&str] = &[RECOMPUTE.0, HALF_WEIGHTS];
+
 /// What is worth trying together, by name, where no change alone is enough: of the second level what has nothing of the first in
 /// it that is. What shares a step out over GPUs is all in the first, so that whoever has them is told how to train the whole
 /// model on them.
@@ -38,6 +44,8 @@ pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
         &["recompute", "accumulate"],
         &["recompute", "LoRA"],
         &["recompute", "QLoRA"],
+        OF_SAVED,
+        &[HALF_WEIGHTS, "LoRA"],
         &["recompute", "bf16"],
         &["recompute", "adamw-8bit"],
         &["recompute", "adafactor"],
@@ -48,6 +56,8 @@ pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
         &["bf16", "adafactor"],
     ],
     &[
+        &["recompute", HALF_WEIGHTS, "LoRA"],
+        &["recompute", HALF_WEIGHTS, "QLoRA"],
         &["recompute", "LoRA", "bf16"],
         &["recompute", "QLoRA", "bf16"],
         &["recompute", "bf16", "fused"],
@@ -56,8 +66,9 @@ pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
     ],
 ];
 
-/// The changes that a step has not made already.
-pub(crate) fn changes(options: &Options) -> Vec<Change> {
+/// The changes that a step has not made already. Where its weights are in fp32 and the model's config has a half type, that is
+/// one of them.
+pub(crate) fn changes(options: &Options, saved_in: Option<Dtype>) -> Vec<Change> {
     let adafactor = options.optimizer == OptimizerKind::Adafactor;
     let weights = options.weights_dtype.unwrap_or(options.precision.weights());
     let bf16 = match options.weights_dtype {
@@ -80,6 +91,7 @@ pub(crate) fn changes(options: &Options) -> Vec<Change> {
         (!options.fused_loss).then(|| ("fused-loss", "--fused-loss".to_owned())),
         options.lora.is_none().then(|| ("LoRA", "--lora r=16,targets=all-linear".to_owned())),
         packed(options).map(|options| ("QLoRA", options.to_owned())),
+        saved_in.map(|dtype| (HALF_WEIGHTS, format!("--weights-dtype {}", dtype.as_str()))),
         (weights == Dtype::F32).then(|| ("bf16", bf16.to_owned())),
         // it has one implementation, and a change can take none back
         (adamw && options.optimizer_impl.is_none())
@@ -205,7 +217,8 @@ mod tests {
     #[test]
     fn what_is_tried_together_is_tried_alone_too() {
         let parallel = Parallel { gpus: Some(16), ..Parallel::default() };
-        let all = changes(&Options { micro_batch_size: 2, parallel, ..Options::default() });
+        let options = Options { micro_batch_size: 2, parallel, ..Options::default() };
+        let all = changes(&options, Some(Dtype::Bf16));
         for names in TOGETHER.concat() {
             assert!(together(names, &all).is_some(), "{names:?}");
         }

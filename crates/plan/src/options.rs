@@ -189,7 +189,8 @@ impl Options {
             let cause = format!("bitsandbytes' {name} has one implementation");
             return wrong("--optimizer-impl", cause, "leave it out");
         }
-        if self.grad_scaler && self.weights() == Dtype::F16 {
+        let trained_in = self.lora.as_ref().map_or(self.weights(), |lora| lora.dtype);
+        if self.grad_scaler && trained_in == Dtype::F16 {
             let cause = "fp16 weights have fp16 gradients, which GradScaler does not unscale".to_owned();
             return wrong("--weights-dtype", cause, "use fp32 or bf16");
         }
@@ -431,6 +432,17 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// As the command line has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Precision::Fp32 => "fp32",
+            Precision::Bf16 => "bf16",
+            Precision::Fp16 => "fp16",
+            Precision::Bf16Mixed => "bf16-mixed",
+            Precision::Fp16Mixed => "fp16-mixed",
+        }
+    }
+
     /// The type that weights, gradients and optimizer state are kept in.
     pub const fn weights(self) -> Dtype {
         match self {

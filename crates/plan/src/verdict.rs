@@ -34,6 +34,12 @@ impl Verdict {
         self.needed <= self.capacity
     }
 
+    /// Whether it fits by less than what is taken for the CUDA context where that was not measured: by what depends on the driver
+    /// and the libraries.
+    pub fn is_on_the_edge(&self) -> bool {
+        (0..CUDA_CONTEXT.minus(Bytes::ZERO)).contains(&self.headroom())
+    }
+
     /// What is left, negative where it does not fit.
     pub fn headroom(&self) -> i128 {
         self.capacity.minus(self.needed)
@@ -95,9 +101,13 @@ mod tests {
         card.total = both.checked_add(CUDA_CONTEXT).unwrap();
         let verdict = Verdict::of(&plan, &card, None);
         assert_eq!((verdict.fits(), verdict.headroom()), (true, 0));
+        let spare = |bytes: u64| Verdict { needed: Bytes::new(1 << 30), capacity: Bytes::new((1 << 30) + bytes) };
+        assert!(verdict.is_on_the_edge() && spare(CUDA_CONTEXT.get() - 1).is_on_the_edge());
+        assert!(!spare(CUDA_CONTEXT.get()).is_on_the_edge());
         card.context = Some(Bytes::new(CUDA_CONTEXT.get() + 1));
         let verdict = Verdict::of(&plan, &card, None);
         assert_eq!((verdict.fits(), verdict.headroom()), (false, -1));
+        assert!(!verdict.is_on_the_edge());
     }
 
     #[test]

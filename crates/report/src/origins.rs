@@ -71,6 +71,16 @@ impl OriginKey {
 }
 
 impl Origins {
+    /// Beside a verdict: that files ask for what its figure lacks, where they do.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let mut keys: Vec<&str> = self.not_planned.iter().map(|not| not.origin.key.as_str()).collect();
+        keys.dedup();
+        let keys: Vec<String> = keys.into_iter().map(|key| format!("`{key}`")).collect();
+        let are = if keys.len() == 1 { "is" } else { "are" };
+        (!keys.is_empty())
+            .then(|| format!("{} {are} not planned, or otherwise than asked for: see `unplanned`", keys.join(", ")))
+    }
+
     /// What is said of it, a topic and a text for each line.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();

@@ -1,7 +1,7 @@
 //! Whether a step fits a card, in a sentence: what `plan` and `fit` say alike.
 
 use crate::figures::spare_or_short;
-use crate::{PlannedOom, Reservation};
+use crate::{Origins, PlannedOom, Reservation};
 use peakledger_core::Bytes;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Plan, Verdict};
@@ -23,10 +23,44 @@ fn outside(plan: &Plan, card: &Card) -> String {
     }
 }
 
+/// `fits`, in the words of a sentence.
+pub(crate) fn answer(verdict: Verdict) -> &'static str {
+    match (verdict.fits(), verdict.is_on_the_edge()) {
+        (true, true) => "fits, on the edge",
+        (true, false) => "fits",
+        (false, _) => "does not fit",
+    }
+}
+
+/// `yes`, as a cell has it.
+pub(crate) fn short_answer(verdict: Verdict) -> &'static str {
+    match (verdict.fits(), verdict.is_on_the_edge()) {
+        (true, true) => "barely",
+        (true, false) => "yes",
+        (false, _) => "no",
+    }
+}
+
+/// What is said beside a verdict, or beside the peak where no card is named.
+pub(crate) fn caveats(
+    plan: &Plan,
+    card: Option<&Card>,
+    verdict: Option<Verdict>,
+    origins: Option<&Origins>,
+) -> Vec<String> {
+    let edge = verdict.filter(Verdict::is_on_the_edge).map(|verdict| {
+        format!(
+            "{} to spare is less than drivers and libraries differ by: another CUDA context, and it does not fit",
+            Bytes::new(u64::try_from(verdict.headroom()).unwrap_or(0))
+        )
+    });
+    let left_out = origins.and_then(Origins::left_out);
+    edge.into_iter().chain(left_out).chain(plan.caveats(card)).collect()
+}
+
 /// `fits: 7.27 GiB to spare on …`, and what that is made of.
 pub(crate) fn sentence(plan: &Plan, card: &Card, verdict: Verdict, device_peak: Bytes) -> String {
-    let answer = if verdict.fits() { "fits" } else { "does not fit" };
-    let headroom = spare_or_short(verdict.headroom());
+    let (answer, headroom) = (answer(verdict), spare_or_short(verdict.headroom()));
     let (name, outside) = (card.full_name.as_deref().unwrap_or(&card.name), outside(plan, card));
     format!(
         "{answer}: {headroom} on {name} ({device_peak} at the device peak and {outside}, of {})",
@@ -42,7 +76,7 @@ pub(crate) fn of_reserved(
     reservation: &Reservation,
     phase: impl Fn(&PlannedOom) -> Option<String>,
 ) -> String {
-    let answer = if verdict.fits() { "fits" } else { "does not fit" };
+    let answer = answer(verdict);
     let (headroom, reserved) = (spare_or_short(verdict.headroom()), reservation.reserved());
     let (name, outside) = (card.full_name.as_deref().unwrap_or(&card.name), outside(plan, card));
     let allowed = if verdict.capacity < card.total { " allowed" } else { "" };

@@ -101,7 +101,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         try_out.row(candidate, combined)
     };
     let mut singles = Vec::new();
-    let alone: Vec<Change> = changes(&given.options).into_iter().filter(|change| !is_asked(change)).collect();
+    let alone = changes(&given.options, given.planned_without());
+    let alone: Vec<Change> = alone.into_iter().filter(|change| !is_asked(change)).collect();
     let tried = side_by_side(&alone, |change| usual(change, false));
     for (change, row) in alone.into_iter().zip(tried) {
         match row {

@@ -7,7 +7,7 @@ use crate::output::{self, Output, Target};
 use crate::post_training_args::PostTrainingArgs;
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usage;
-use crate::usual::{Change, changes};
+use crate::usual::{Change, OF_SAVED, changes, together};
 use clap::{Command, ValueEnum};
 use peakledger_allocator::Settings;
 use peakledger_core::document::LedgerFile;
@@ -98,7 +98,7 @@ fn rank(text: &str) -> Result<RankArg, Problem> {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum UsualArg {
-    /// The usual changes, each by itself
+    /// The usual changes, each by itself; recompute also with the weights in the type of the model's config
     Common,
 }
 
@@ -207,8 +207,12 @@ impl Planned {
         // a candidate takes the place of a usual change of its name
         let is_asked =
             |change: &Change| question.candidates.iter().any(|candidate| candidate.name == change.name);
-        let usual = args.usual.iter().flat_map(|_| changes(&planned.plan.options));
-        for change in usual.filter(|change| !is_asked(change)) {
+        let mut usual = match args.usual {
+            Some(UsualArg::Common) => changes(&planned.plan.options, planned.plan.planned_without()),
+            None => Vec::new(),
+        };
+        usual.extend(together(OF_SAVED, &usual));
+        for change in usual.into_iter().filter(|change| !is_asked(change)) {
             let other = Candidate::of(&change.name, &change.options, &asked.step);
             match other.and_then(|other| run(&other.step, Shown::Worst)) {
                 Ok(ranks) => {

@@ -25,6 +25,30 @@ pub struct Card {
     pub speeds: Option<Speeds>,
 }
 
+impl Card {
+    /// Where it is just an amount, and one that cards are sold with: that these have another.
+    pub(crate) fn caveat(&self) -> Option<String> {
+        if self.full_name.is_some() {
+            return None;
+        }
+        let digits: String = self.name.chars().take_while(char::is_ascii_digit).collect();
+        let size: u64 = digits.parse().ok()?;
+        let is_giga = self.name.trim_start_matches(&digits).trim_start().starts_with(['g', 'G']);
+        let sold_with = |card: &&Card| card.total.get().div_ceil(1 << 30) == size;
+        let mut sold: Vec<&Card> = cards().filter(sold_with).filter(|_| is_giga).collect();
+        sold.sort_by_key(|card| card.total);
+        let (least, most) = (sold.first()?, sold.last()?);
+        let totals = match least.total.to_string() == most.total.to_string() {
+            true => least.total.to_string(),
+            false => format!("{} to {}", least.total, most.total),
+        };
+        Some(format!(
+            "{} is {}, and a card that is sold with {size} GB has {totals}: name it, as in --gpu {}",
+            self.name, self.total, least.name
+        ))
+    }
+}
+
 /// The CUDA context of a process, with modules loaded lazily, where it was not measured: about 300 MB
 /// (pytorch/pytorch#107667).
 pub const CUDA_CONTEXT: Bytes = Bytes::new(300_000_000);
@@ -203,6 +227,16 @@ mod tests {
                 "{said}"
             );
             assert!(sizes.iter().all(|size| said.contains(size)), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_amount_that_cards_are_sold_with_is_told_from_theirs() {
+        let caveat = |amount: &str| card(amount).unwrap().caveat().unwrap_or_default();
+        insta::assert_snapshot!(caveat("24GB"), @"");
+        insta::assert_snapshot!(caveat("80 GiB"), @"");
+        for quiet in ["rtx-4090", "100GiB", "24576MiB", "23.6GiB", "1TB"] {
+            assert_eq!(caveat(quiet), "", "{quiet}");
         }
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod reader;
 
 pub(crate) use reader::Reader;
 
+use crate::Dtype;
 use crate::model::Blueprint;
 pub use crate::model::{FAMILIES, Family};
 use peakledger_input::{Problem, Source};
@@ -21,6 +22,8 @@ pub struct Architecture {
     pub defaults: Vec<String>,
     /// What the file has that is left out of the plan: experts of a family without any, a vision tower.
     pub not_planned: Vec<String>,
+    /// The type that the weights were saved in, where the file says it.
+    pub dtype: Option<Dtype>,
     pub(crate) blueprint: Arc<dyn Blueprint>,
 }
 
@@ -105,6 +108,7 @@ impl Architecture {
         let family = reader.family()?;
         let (shape, blueprint) = (family.read)(&mut reader)?;
         let not_planned = reader.not_planned(family, shape.num_experts > 0);
-        Ok(Architecture { family, shape, defaults: reader.defaults, not_planned, blueprint })
+        let dtype = reader.dtype();
+        Ok(Architecture { family, shape, defaults: reader.defaults, not_planned, dtype, blueprint })
     }
 }

@@ -3,6 +3,7 @@
 use super::{Activation, Shape, Window};
 use crate::model::{FAMILIES, Family};
 use crate::options::MOST_BLOCKS;
+use crate::torch::Dtype;
 use peakledger_core::printable;
 use peakledger_input::{Problem, Source, json, misspelt, near, quoted};
 use serde_json::{Map, Value};
@@ -93,6 +94,18 @@ impl<'a> Reader<'a> {
             return Err(self.at("is_encoder_decoder", cause, "pass the config of a decoder-only model"));
         }
         Ok(())
+    }
+
+    /// The type that the weights were saved in, which is the one that `from_pretrained` of transformers 5 loads them in unless it
+    /// is told another (`_get_dtype`, `modeling_utils.py`). It is `dtype` there, and was `torch_dtype`.
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        let name = ["dtype", "torch_dtype"].iter().find_map(|key| self.fields.get(*key)?.as_str())?;
+        match name.trim_start_matches("torch.") {
+            "bfloat16" => Some(Dtype::Bf16),
+            "float16" => Some(Dtype::F16),
+            "float32" => Some(Dtype::F32),
+            _ => None,
+        }
     }
 
     /// What the file says and the family's modules do not read: the plan is one of those modules all the same.
@@ -446,7 +459,13 @@ fn text_model(mut fields: Map<String, Value>) -> (Map<String, Value>, Option<(&'
     let is_known = |name: &str| FAMILIES.iter().any(|family| family.model_type == name);
     let Some(outer) = family(&fields).filter(|name| !is_known(name)) else { return (fields, None) };
     match fields.remove("text_config") {
-        Some(Value::Object(text)) if family(&text).is_some_and(|name| is_known(&name)) => {
+        Some(Value::Object(mut text)) if family(&text).is_some_and(|name| is_known(&name)) => {
+            // the whole model is loaded in one type
+            for key in ["dtype", "torch_dtype"] {
+                if let Some(dtype) = fields.remove(key) {
+                    text.entry(key).or_insert(dtype);
+                }
+            }
             (text, Some(("/text_config", outer)))
         }
         Some(other) => {

@@ -65,6 +65,8 @@ struct FitJson<'a> {
     fewest_gpus: Option<u32>,
     rows: Vec<RowJson<'a>>,
     left_out: Vec<LeftOutJson<'a>>,
+    /// What must be known beside the verdict.
+    caveats: Vec<String>,
     not_counted: Vec<&'static str>,
     /// Where the options came from, if configs were read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,6 +128,7 @@ impl<'a> FitJson<'a> {
             fewest_gpus: report.fewest_gpus,
             rows: report.lines().map(row).collect(),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
+            caveats: report.caveats(),
             not_counted: report.plan.not_counted(report.reservation.is_some()),
             from: report.origins,
         }

@@ -17,6 +17,9 @@ impl FitReport<'_> {
             writeln!(out, "- {line}")?;
         }
         writeln!(out)?;
+        for line in self.caveats() {
+            writeln!(out, "Note: {}\n", markdown::escaped(&line))?;
+        }
         assumptions_in_markdown(self.plan, self.origins, out)?;
         writeln!(out)?;
         let columns = [

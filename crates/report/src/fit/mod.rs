@@ -69,7 +69,7 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn answer(&self) -> &'static str {
-        if self.fit.verdict.fits() { "yes" } else { "no" }
+        verdict::short_answer(self.fit.verdict)
     }
 
     fn headroom(&self) -> String {
@@ -97,7 +97,7 @@ fn at_most(largest: Largest, one: &str, many: &str) -> String {
 }
 
 /// What is said of an order.
-const CHEAPEST_FIRST: &str = ", those first that cost the least time in theory";
+const CHEAPEST_FIRST: &str = ", those first that cost the least time in theory, and last those on the edge";
 
 /// What is said of the front.
 const PARETO: &str = "memory against time: no other of these takes no more of both";
@@ -151,6 +151,11 @@ impl FitReport<'_> {
         Some(self.time(&row.fit)?.step.minus(self.time(self.fit)?.step))
     }
 
+    /// What must be known beside the verdict.
+    fn caveats(&self) -> Vec<String> {
+        verdict::caveats(self.plan, Some(self.card), Some(self.fit.verdict), self.origins)
+    }
+
     fn verdict_line(&self) -> String {
         match self.reservation {
             Some(reservation) => {
@@ -184,12 +189,15 @@ impl FitReport<'_> {
         if self.fit.verdict.fits() {
             return None;
         }
-        let said =
-            |row: &FitRow| format!("{} ({})", name(&row.name), spare_or_short(row.fit.verdict.headroom()));
+        let said = |row: &FitRow| {
+            let edge = if row.fit.verdict.is_on_the_edge() { ", on the edge" } else { "" };
+            format!("{} ({}{edge})", name(&row.name), spare_or_short(row.fit.verdict.headroom()))
+        };
         let fitting = |combined| -> Vec<String> {
             let rows = self.rows.iter().filter(|row| row.combined == combined && row.fit.verdict.fits());
             let mut rows: Vec<&FitRow> = rows.collect();
-            rows.sort_by_key(|row| self.added(row)); // in the order of the list where nothing is known
+            // in the order of the list where nothing is known of their time
+            rows.sort_by_key(|row| (row.fit.verdict.is_on_the_edge(), self.added(row)));
             rows.into_iter().map(said).collect()
         };
         for (combined, opening) in

@@ -29,6 +29,9 @@ impl FitReport<'_> {
         for line in self.largest_lines().into_iter().chain(self.fewest_line()) {
             text(out, look.bold(), &line)?;
         }
+        for line in self.caveats() {
+            entry(out, look, Style::new(), "note: ", &look.text(&line))?;
+        }
         let parameters = grouped(self.plan.parameters);
         text(out, look.faint(), &format!("{}: {parameters} parameters", look.name(self.name)))?;
         writeln!(out)?;

@@ -56,8 +56,9 @@ impl PlanReport<'_> {
             (all, trained) => format!("{} parameters, {} of them trained", grouped(all), grouped(trained)),
         };
         let assumed = assumed(self.plan, self.origins);
-        let mut facts: Vec<(String, String)> =
-            assumed.map(|(topic, value)| (topic.to_owned(), value)).collect();
+        let notes = self.caveats().into_iter().map(|line| ("note".to_owned(), line));
+        let assumed = assumed.map(|(topic, value)| (topic.to_owned(), value));
+        let mut facts: Vec<(String, String)> = notes.chain(assumed).collect();
         facts.extend(self.rank_facts());
         facts.extend(self.host_line().map(|line| ("host".to_owned(), line)));
         Ok(Page {

@@ -4,7 +4,7 @@ use super::PlanReport;
 use crate::figures::{signed, spare_or_short};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table};
-use crate::{Look, markdown};
+use crate::{Look, markdown, verdict};
 use anstyle::Style;
 use peakledger_core::{ByCategory, Category};
 use peakledger_plan::{Plan, Verdict};
@@ -29,7 +29,7 @@ impl Row<'_> {
     /// `yes: 7.27 GiB to spare`.
     fn fits(&self) -> Option<String> {
         let verdict = self.verdict?;
-        let answer = if verdict.fits() { "yes" } else { "no" };
+        let answer = verdict::short_answer(verdict);
         Some(format!("{answer}: {}", spare_or_short(verdict.headroom())))
     }
 
@@ -116,10 +116,14 @@ impl PlanReport<'_> {
         let verdicts = self.candidates.iter().map(|(name, plan)| Some((name, self.verdict_of(plan)?)));
         let verdicts: Vec<(&String, Verdict)> = verdicts.collect::<Option<_>>()?;
         let said = |(candidate, verdict): &(&String, Verdict)| {
-            format!("{} ({})", name(candidate), spare_or_short(verdict.headroom()))
+            let edge = if verdict.is_on_the_edge() { ", on the edge" } else { "" };
+            format!("{} ({}{edge})", name(candidate), spare_or_short(verdict.headroom()))
         };
-        let mut fitting: Vec<String> =
-            verdicts.iter().filter(|(_, verdict)| verdict.fits()).map(said).collect();
+        let (surely, barely) = verdicts
+            .iter()
+            .filter(|(_, verdict)| verdict.fits())
+            .partition::<Vec<_>, _>(|(_, verdict)| !verdict.is_on_the_edge());
+        let mut fitting: Vec<String> = surely.into_iter().chain(barely).map(said).collect();
         let more = fitting.split_off(look.shown(fitting.len()));
         if !more.is_empty() {
             fitting.push(format!("{} more", more.len()));
@@ -130,7 +134,9 @@ impl PlanReport<'_> {
             None => {
                 // of those that are as close, the one that was given first
                 let closest = verdicts.iter().rev().max_by_key(|(_, verdict)| verdict.headroom())?;
-                Some((format!("no candidate fits; the closest is {}", said(closest)), false))
+                let closest = said(closest);
+                let text = format!("no candidate fits; the closest is {closest}; `peakledger fit` tries several together");
+                Some((text, false))
             }
         }
     }

@@ -34,6 +34,8 @@ pub(super) struct PlanJson<'a> {
     reserved_bytes: Option<u64>,
     allocator: Option<ReservationJson<'a>>,
     verdict: Option<VerdictJson<'a>>,
+    /// What must be known beside the verdict.
+    caveats: Vec<String>,
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     candidates: Pairs<CandidateJson<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -108,6 +110,8 @@ struct VerdictJson<'a> {
     capacity_bytes: u64,
     fits: bool,
     headroom_bytes: i128,
+    /// Whether it fits by less than drivers and libraries differ by.
+    on_the_edge: bool,
     needed_bytes: u64,
     /// What is held against the capacity.
     compared: &'static str,
@@ -208,6 +212,7 @@ impl<'a> PlanJson<'a> {
             reserved_bytes: report.reservation_of(plan).map(|it| it.reserved().get()),
             allocator: report.reservation_of(plan).map(|it| reservation(plan, it)),
             verdict: verdict(report, plan),
+            caveats: report.caveats(),
             candidates: Pairs(candidates(report)),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
             not_counted: report.not_counted(),
@@ -287,6 +292,7 @@ fn verdict<'a>(report: &PlanReport<'a>, plan: &Plan) -> Option<VerdictJson<'a>> 
         capacity_bytes: verdict.capacity.get(),
         fits: verdict.fits(),
         headroom_bytes: verdict.headroom(),
+        on_the_edge: verdict.is_on_the_edge(),
         needed_bytes: verdict.needed.get(),
         compared: match report.reservation_of(plan) {
             Some(_) => "reserved + outside",

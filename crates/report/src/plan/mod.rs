@@ -106,6 +106,11 @@ impl PlanReport<'_> {
         })
     }
 
+    /// What must be known beside the verdict.
+    pub(crate) fn caveats(&self) -> Vec<String> {
+        verdict::caveats(self.plan, self.card, self.verdict_of(self.plan), self.origins)
+    }
+
     /// What is reserved and what that is made of.
     fn reserved_line(&self) -> Option<String> {
         self.reservation_of(self.plan).map(Reservation::sentence)
@@ -147,6 +152,9 @@ impl Report for PlanReport<'_> {
         }
         if let Some((line, fits)) = self.way_out(look, |name| look.name(name).into_owned()) {
             text(out, look.verdict(fits), &line)?;
+        }
+        for line in self.caveats() {
+            entry(out, look, Style::new(), "note: ", &look.text(&line))?;
         }
         let mut parameters = grouped(self.plan.parameters);
         if self.plan.trainable != self.plan.parameters {
@@ -266,6 +274,9 @@ impl Report for PlanReport<'_> {
         }
         if let Some((line, _)) = self.way_out(look, markdown::escaped) {
             writeln!(out, "{line}\n")?;
+        }
+        for line in self.caveats() {
+            writeln!(out, "Note: {}\n", markdown::escaped(&line))?;
         }
         assumptions_in_markdown(self.plan, self.origins, out)?;
         writeln!(out)?;
