@@ -264,7 +264,13 @@ fn variants() -> impl Iterator<Item = Options> {
 
 fn knobs() -> Vec<(&'static str, Options)> {
     let plain = Options { precision: Precision::Bf16, ..Options::default() };
-    let lora = Lora { rank: 16, dropout: 0.05, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+    let lora = Lora {
+        rank: 16,
+        dropout: 0.05,
+        dtype: Dtype::F32,
+        targets: LoraTargets::AllLinear,
+        ..Lora::default()
+    };
     let offload = |activations, optimizer, parameters| Offload { activations, optimizer, parameters };
     vec![
         ("bf16", plain.clone()),

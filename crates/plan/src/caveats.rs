@@ -76,8 +76,14 @@ mod tests {
 
     #[test]
     fn weights_in_another_type_than_the_config_has_are_said() {
-        insta::assert_snapshot!(caveats(Options::default(), None).join("\n"), @"");
-        let lora = Lora { rank: 8, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+        insta::assert_snapshot!(caveats(Options::default(), None).join("\n"), @"the weights are planned in fp32, as --precision bf16-mixed has them; the model's config says bf16, in which transformers 5 loads it: --weights-dtype bf16 plans that");
+        let lora = Lora {
+            rank: 8,
+            dropout: 0.0,
+            dtype: Dtype::F32,
+            targets: LoraTargets::AllLinear,
+            ..Lora::default()
+        };
         let fsdp = Parallel { gpus: Some(2), sharding: Sharding::FullShard, ..Parallel::default() };
         for quiet in [
             Options { weights_dtype: Some(Dtype::Bf16), ..Options::default() },
@@ -94,12 +100,12 @@ mod tests {
     #[test]
     fn a_card_without_bf16_is_said() {
         let plain = Options { weights_dtype: Some(Dtype::F32), ..Options::default() };
-        insta::assert_snapshot!(caveats(plain.clone(), Some("t4")).join("\n"), @"");
+        insta::assert_snapshot!(caveats(plain.clone(), Some("t4")).join("\n"), @"Tesla T4 has no bf16 (it is sm75, and bf16 begins with sm80): torch emulates it there, slowly; --precision fp16-mixed plans what is run instead");
         assert_eq!(caveats(plain.clone(), Some("a100-80gb")), Vec::<String>::new());
         assert_eq!(caveats(plain.clone(), Some("80TB")), Vec::<String>::new());
         let fp16 = Options { precision: Precision::Fp16Mixed, ..plain };
         assert_eq!(caveats(fp16, Some("t4")), Vec::<String>::new());
         let bf16 = Options { precision: Precision::Bf16, ..Options::default() };
-        insta::assert_snapshot!(caveats(bf16, Some("v100-16gb")).join("\n"), @"");
+        insta::assert_snapshot!(caveats(bf16, Some("v100-16gb")).join("\n"), @"Tesla V100-SXM2-16GB has no bf16 (it is sm70, and bf16 begins with sm80): torch emulates it there, slowly; --precision fp16 plans what is run instead");
     }
 }

@@ -456,7 +456,13 @@ mod tests {
     #[test]
     fn every_number_of_the_peak_is_explained() {
         let everything = Offload { activations: true, optimizer: true, parameters: true };
-        let lora = Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+        let lora = Lora {
+            rank: 4,
+            dropout: 0.1,
+            dtype: Dtype::F32,
+            targets: LoraTargets::AllLinear,
+            ..Lora::default()
+        };
         for (model, options) in [
             ("qwen2.5-0.5b", Options::default()),
             ("qwen2.5-0.5b", Options { recompute: Recompute::Full, ..Options::default() }),

@@ -27,8 +27,8 @@
 #![allow(clippy::redundant_clone)] // a handle's life is a tensor's life: when it is let go of is what is planned
 
 mod budget;
-mod caveats;
 pub mod catalogue;
+mod caveats;
 pub mod config;
 mod contributors;
 mod costs;

@@ -131,7 +131,7 @@ impl Plan {
                     LoraTargets::AllLinear => "every linear module but the head".to_owned(),
                     LoraTargets::Named(names) => names.join(", "),
                 };
-                let (rank, dtype) = (lora.rank, lora.dtype.as_str());
+                let (rank, dtype) = (lora.rank, self.options.adapters(lora.dtype).as_str());
                 let packed = match self.options.quantize {
                     None => "",
                     Some(Quantize::Nf4) => ", linear weights packed to nf4 (bitsandbytes)",
@@ -142,7 +142,19 @@ impl Plan {
                         ", linear weights packed to int8 (bitsandbytes; no activation passes the outlier threshold of 6)"
                     }
                 };
-                format!("frozen{packed} but for LoRA adapters of rank {rank} in {dtype} on {targets} (peft)")
+                let saved = match lora.save.as_slice() {
+                    [] => String::new(),
+                    names => {
+                        let dtype = lora.save_dtype.unwrap_or(self.options.weights());
+                        let dtype =
+                            if lora.save_dtype.is_some() { self.options.adapters(dtype) } else { dtype };
+                        let names = names.join(" and ");
+                        format!(" and copies of {names} in {} that run in their place", dtype.as_str())
+                    }
+                };
+                format!(
+                    "frozen{packed} but for LoRA adapters of rank {rank} in {dtype} on {targets}{saved} (peft)"
+                )
             }
         };
         format!("transformers 5.24 modules ({modules}) on torch 2.15, {trained}")
@@ -308,9 +320,10 @@ impl Plan {
 
     fn optimizer(&self) -> String {
         let offload = self.options.offload;
+        let on_host_of_zero = offload.has_optimizer() && self.options.is_deepspeed();
         let implementation = match self.options.optimizer_impl {
             _ if self.options.optimizer == OptimizerKind::Adafactor => "for-loop, as torch picks",
-            None if offload.has_optimizer() && self.options.is_deepspeed() => "DeepSpeedCPUAdam",
+            _ if on_host_of_zero && self.options.optimizer == OptimizerKind::AdamW => "DeepSpeedCPUAdam",
             None if offload.parameters => "for-loop, as torch picks on the host",
             None if offload.optimizer && self.options.optimizer == OptimizerKind::AdamW => {
                 "fused on the host, as torchao picks"

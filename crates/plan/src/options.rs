@@ -203,6 +203,7 @@ impl Options {
             return wrong("--prepare-for-kbit", cause, "add --quantize nf4, or leave it out");
         }
         self.check_update()?;
+        self.check_saved()?;
         self.check_parallel()?;
         self.check_layers(layers)?;
         if self.fused_loss && self.hold_outputs != HoldOutputs::No {
@@ -292,6 +293,28 @@ impl Options {
         Ok(())
     }
 
+    /// Checks modules of which a copy is trained.
+    fn check_saved(&self) -> Result<(), Problem> {
+        let Some(lora) = self.lora.as_ref().filter(|lora| !lora.save.is_empty()) else { return Ok(()) };
+        let parallel = &self.parallel;
+        let shared =
+            [("--tp", parallel.tp > 1), ("--pp", parallel.pp > 1), ("--fsdp", parallel.sharding.is_fsdp())];
+        if let Some((option, _)) = shared.iter().find(|(_, is)| *is) {
+            let cause = format!(
+                "a copy of {} that is trained is not planned with {option} yet",
+                lora.save.join(", ")
+            );
+            return Err(Problem::in_option("--lora", cause).mend(format!("leave out `save` or {option}")));
+        }
+        if let LoraTargets::Named(names) = &lora.targets
+            && let Some(both) = names.iter().find(|name| lora.save.contains(name))
+        {
+            let cause = format!("{both} is to have an adapter and to be saved, which peft refuses");
+            return Err(Problem::in_option("--lora", cause).mend("name it in one of targets and save"));
+        }
+        Ok(())
+    }
+
     /// Checks what the update cannot do.
     fn check_update(&self) -> Result<(), Problem> {
         let wrong = |option: &str, cause: &str, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
@@ -357,8 +380,9 @@ impl Options {
             Some(gradient_accumulation_steps) => Ok(Options { gradient_accumulation_steps, ..self }),
             None => {
                 let micro_batch = self.micro_batch_size;
+                let are = if sequences == 1 { "sequence in a step is" } else { "sequences in a step are" };
                 let cause = format!(
-                    "{sequences} sequences in a step are no multiple of micro-batch {micro_batch} × dp {dp} = {at_once}"
+                    "{sequences} {are} no multiple of micro-batch {micro_batch} × dp {dp} = {at_once}"
                 );
                 Err(Problem::in_option("--micro-batch-size", cause).mend("use another micro-batch or batch"))
             }
@@ -636,6 +660,24 @@ pub struct Lora {
     pub dtype: Dtype,
     /// Which modules get one.
     pub targets: LoraTargets,
+    /// Modules of which a copy is trained in their place (`modules_to_save`): the embedding, the head.
+    pub save: Vec<String>,
+    /// The type of these copies, where it is another than the weights'.
+    pub save_dtype: Option<Dtype>,
+}
+
+impl Default for Lora {
+    /// As peft's `LoraConfig`, but on every linear module.
+    fn default() -> Lora {
+        Lora {
+            rank: 8,
+            dropout: 0.0,
+            dtype: Dtype::F32,
+            targets: LoraTargets::AllLinear,
+            save: Vec::new(),
+            save_dtype: None,
+        }
+    }
 }
 
 /// Which modules get an adapter.

@@ -101,7 +101,8 @@ mod tests {
         card.total = both.checked_add(CUDA_CONTEXT).unwrap();
         let verdict = Verdict::of(&plan, &card, None);
         assert_eq!((verdict.fits(), verdict.headroom()), (true, 0));
-        let spare = |bytes: u64| Verdict { needed: Bytes::new(1 << 30), capacity: Bytes::new((1 << 30) + bytes) };
+        let spare =
+            |bytes: u64| Verdict { needed: Bytes::new(1 << 30), capacity: Bytes::new((1 << 30) + bytes) };
         assert!(verdict.is_on_the_edge() && spare(CUDA_CONTEXT.get() - 1).is_on_the_edge());
         assert!(!spare(CUDA_CONTEXT.get()).is_on_the_edge());
         card.context = Some(Bytes::new(CUDA_CONTEXT.get() + 1));

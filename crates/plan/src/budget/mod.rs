@@ -169,7 +169,13 @@ mod tests {
 
     fn variants() -> Vec<Options> {
         let plain = Options { micro_batch_size: 2, seq_len: Some(200), ..Options::default() };
-        let lora = Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+        let lora = Lora {
+            rank: 4,
+            dropout: 0.1,
+            dtype: Dtype::F32,
+            targets: LoraTargets::AllLinear,
+            ..Lora::default()
+        };
         vec![
             plain.clone(),
             Options { precision: Precision::Bf16, ..plain.clone() },

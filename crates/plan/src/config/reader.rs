@@ -7,11 +7,35 @@ use crate::torch::Dtype;
 use peakledger_core::printable;
 use peakledger_input::{Problem, Source, json, misspelt, near, quoted};
 use serde_json::{Map, Value};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// More layers than any model has, and as many as a step can run; a larger number is a slip.
 const MAX_LAYERS: u64 = MOST_BLOCKS;
 /// Larger than any width or vocabulary in use; keeps products of two of them far from 64 bits.
 const MAX_SIZE: u64 = 1 << 28;
+
+/// Shapes by the names that other libraries and people have for them.
+const OTHER_NAMES: &[(&str, &[&str])] = &[
+    (
+        "num_key_value_heads",
+        &["num_kv_heads", "n_kv_heads", "kv_heads", "num_query_groups", "num_kv_attention_heads"],
+    ),
+    ("head_dim", &["head_size", "d_head", "attention_head_size", "attention_head_dim", "kv_channels"]),
+    (
+        "tie_word_embeddings",
+        &["tie_embeddings", "tied_embeddings", "tie_weights", "tie_embedding", "tie_lm_head"],
+    ),
+    ("sliding_window", &["window_size", "attention_window"]),
+    ("max_position_embeddings", &["max_seq_len", "max_sequence_length", "max_seq_length", "seq_length"]),
+];
+
+/// Keys of configs that are like others and mean something else.
+fn is_known(key: &str) -> bool {
+    const KNOWN: &[&str] =
+        &["sliding_window", "use_sliding_window", "_sliding_window_pattern", "qk_head_dim"];
+    KNOWN.contains(&key)
+}
 
 /// A config.json being read.
 pub(crate) struct Reader<'a> {
@@ -21,6 +45,8 @@ pub(crate) struct Reader<'a> {
     within: Option<(&'static str, String)>,
     /// What was left out and filled in.
     pub(crate) defaults: Vec<String>,
+    /// The keys that were asked for.
+    asked: RefCell<BTreeSet<&'static str>>,
 }
 
 /// What a family's file may leave out of the common shapes.
@@ -38,12 +64,40 @@ impl<'a> Reader<'a> {
         match json::value(source)? {
             Value::Object(fields) => {
                 let (fields, within) = text_model(fields);
-                Ok(Reader { source, fields, within, defaults: Vec::new() })
+                Ok(Reader { source, fields, within, defaults: Vec::new(), asked: RefCell::default() })
             }
             _ => Err(source
                 .problem("a model's config is a JSON object")
                 .mend("pass the config.json of a model")),
         }
+    }
+
+    /// The value of a key, which is known by that.
+    fn field(&self, key: &'static str) -> Option<&Value> {
+        self.asked.borrow_mut().insert(key);
+        self.fields.get(key)
+    }
+
+    /// Refuses a key that nobody asks for where one is left out that it is a slip for, or another library's name for it: the
+    /// family's default would be planned in its place.
+    pub(crate) fn refuse_slips(&self) -> Result<(), Problem> {
+        let asked = self.asked.borrow();
+        let unknown: Vec<&str> = self
+            .fields
+            .keys()
+            .map(String::as_str)
+            .filter(|key| !asked.contains(key) && !is_known(key))
+            .collect();
+        for key in asked.iter().filter(|key| !self.fields.contains_key(**key)) {
+            let others = OTHER_NAMES.iter().filter(|(own, _)| own == key).flat_map(|(_, others)| *others);
+            let other = others.copied().find(|other| unknown.contains(other));
+            if let Some(found) = misspelt(key, unknown.iter().copied()).or(other) {
+                let cause = format!("{} is no key of it, and `{key}` is left out", quoted(found));
+                let mend = format!("did you mean `{key}`? Write it so, or remove the key");
+                return Err(self.at(found, &cause, &mend));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn family(&self) -> Result<&'static Family, Problem> {
@@ -99,7 +153,7 @@ impl<'a> Reader<'a> {
     /// The type that the weights were saved in, which is the one that `from_pretrained` of transformers 5 loads them in unless it
     /// is told another (`_get_dtype`, `modeling_utils.py`). It is `dtype` there, and was `torch_dtype`.
     pub(crate) fn dtype(&self) -> Option<Dtype> {
-        let name = ["dtype", "torch_dtype"].iter().find_map(|key| self.fields.get(*key)?.as_str())?;
+        let name = ["dtype", "torch_dtype"].iter().find_map(|key| self.field(key)?.as_str())?;
         match name.trim_start_matches("torch.") {
             "bfloat16" => Some(Dtype::Bf16),
             "float16" => Some(Dtype::F16),
@@ -110,7 +164,7 @@ impl<'a> Reader<'a> {
 
     /// What the file says and the family's modules do not read: the plan is one of those modules all the same.
     pub(crate) fn not_planned(&self, family: &Family, routed: bool) -> Vec<String> {
-        let field = |key: &&'static str| self.fields.get(*key).filter(|value| !value.is_null());
+        let field = |key: &&'static str| self.field(key).filter(|value| !value.is_null());
         let experts = ["num_local_experts", "num_experts", "n_routed_experts"];
         let experts = experts.iter().filter(|key| {
             // none and one are what a dense model has
@@ -170,13 +224,12 @@ impl<'a> Reader<'a> {
         let num_attention_heads = self.size(self.names(&["num_attention_heads", "n_head"]))?;
         let num_key_value_heads = match self.optional_size(&["num_key_value_heads"])? {
             Some(heads) => heads,
-            None => match defaults
-                .num_key_value_heads
-                .filter(|_| !self.fields.contains_key("num_key_value_heads"))
-            {
-                Some(heads) => self.defaulted("num_key_value_heads", heads),
-                None => num_attention_heads,
-            },
+            None => {
+                match defaults.num_key_value_heads.filter(|_| self.field("num_key_value_heads").is_none()) {
+                    Some(heads) => self.defaulted("num_key_value_heads", heads),
+                    None => num_attention_heads,
+                }
+            }
         };
         if num_attention_heads % num_key_value_heads != 0 {
             let cause = format!(
@@ -249,7 +302,7 @@ impl<'a> Reader<'a> {
         beside_full: bool,
         falls_on: impl Fn(u32) -> bool,
     ) -> Result<Option<Window>, Problem> {
-        let size = match self.fields.get("sliding_window") {
+        let size = match self.field("sliding_window") {
             None => Some(self.defaulted("sliding_window", default)),
             Some(_) => self.optional_number(&["sliding_window"], u64::from(u32::MAX))?,
         };
@@ -263,7 +316,7 @@ impl<'a> Reader<'a> {
 
     /// `layer_types`: whether each layer's attention is sliding.
     fn layer_types(&self, layers: u32) -> Result<Option<Vec<bool>>, Problem> {
-        let Some(value) = self.fields.get("layer_types").filter(|v| !v.is_null()) else { return Ok(None) };
+        let Some(value) = self.field("layer_types").filter(|v| !v.is_null()) else { return Ok(None) };
         let wrong = |cause: &str| {
             self.at("layer_types", cause, "list `full_attention` or `sliding_attention` for each layer")
         };
@@ -280,7 +333,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn activation(&self, key: &'static str, default: Activation) -> Result<Activation, Problem> {
-        let Some(value) = self.fields.get(key).filter(|v| !v.is_null()) else { return Ok(default) };
+        let Some(value) = self.field(key).filter(|v| !v.is_null()) else { return Ok(default) };
         let known = Activation::NAMES.iter().find(|(name, _)| value.as_str() == Some(name));
         known.map(|(_, activation)| *activation).ok_or_else(|| {
             let names = Activation::NAMES.map(|(name, _)| name).join(", ");
@@ -335,7 +388,7 @@ impl<'a> Reader<'a> {
     }
 
     fn one_number(&self, key: &'static str, limit: u64) -> Result<Option<u64>, Problem> {
-        let Some(value) = self.fields.get(key).filter(|v| !v.is_null()) else { return Ok(None) };
+        let Some(value) = self.field(key).filter(|v| !v.is_null()) else { return Ok(None) };
         let whole = "it is a whole number of 1 or more";
         match value {
             Value::Number(number) => match number.as_u64() {
@@ -356,7 +409,7 @@ impl<'a> Reader<'a> {
 
     /// A layer's number: 0 or more.
     pub(crate) fn layer(&self, key: &'static str) -> Result<Option<u64>, Problem> {
-        if self.fields.get(key).and_then(Value::as_u64) == Some(0) {
+        if self.field(key).and_then(Value::as_u64) == Some(0) {
             return Ok(Some(0));
         }
         self.optional_number(&[key], MAX_LAYERS)
@@ -364,7 +417,7 @@ impl<'a> Reader<'a> {
 
     /// A list of layers' numbers; none where it is left out.
     pub(crate) fn layers(&self, key: &'static str) -> Result<Vec<u32>, Problem> {
-        let Some(value) = self.fields.get(key).filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
+        let Some(value) = self.field(key).filter(|v| !v.is_null()) else { return Ok(Vec::new()) };
         let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         let numbers = value.as_array().and_then(|list| list.iter().map(number).collect());
         numbers.ok_or_else(|| {
@@ -395,7 +448,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn flag(&self, key: &'static str) -> Result<Option<bool>, Problem> {
-        match self.fields.get(key) {
+        match self.field(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
             Some(_) => Err(self.at(
@@ -407,13 +460,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether the field is there and not `null`, whatever it is: a cap on scores, say.
-    pub(crate) fn is_set(&self, key: &str) -> Option<bool> {
-        self.fields.get(key).map(|value| !value.is_null())
+    pub(crate) fn is_set(&self, key: &'static str) -> Option<bool> {
+        self.field(key).map(|value| !value.is_null())
     }
 
     /// A share from 0 to 1, or `default`.
     pub(crate) fn fraction(&self, key: &'static str, default: f64) -> Result<f64, Problem> {
-        let value = self.fields.get(key).or_else(|| self.fields.get("rope_parameters")?.get(key));
+        let value = self.field(key).or_else(|| self.fields.get("rope_parameters")?.get(key));
         match value.filter(|v| !v.is_null()) {
             None => Ok(default),
             Some(value) => value
@@ -424,7 +477,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn probability(&self, key: &'static str, default: f64) -> Result<f64, Problem> {
-        match self.fields.get(key) {
+        match self.field(key) {
             None | Some(Value::Null) => Ok(default),
             Some(value) => value.as_f64().filter(|p| (0.0..1.0).contains(p)).ok_or_else(|| {
                 self.at(

@@ -12,6 +12,10 @@ pub(super) struct Boundary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     TooLarge,
+    /// By what is reserved: of what is larger, up to this, some may fit again.
+    TooMuchReserved {
+        up_to: u64,
+    },
     Unplanned,
     BeyondMost,
 }

@@ -48,8 +48,13 @@ pub struct Largest {
 /// What stands against one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// It does not fit the card.
+    /// It does not fit the card, and neither does what is larger.
     Card,
+    /// It does not fit by what the caching allocator reserves, which does not grow evenly: of what is larger some may again.
+    Reserved {
+        /// Beyond this nothing fits, whatever is reserved.
+        up_to: u64,
+    },
     /// The model has no more positions.
     Model,
     /// It is not looked for, or cannot be planned.
@@ -60,7 +65,7 @@ impl Limit {
     /// In a word.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Limit::Card => "card",
+            Limit::Card | Limit::Reserved { .. } => "card",
             Limit::Model => "model",
             Limit::Search => "search",
         }
@@ -177,6 +182,7 @@ impl Search<'_> {
         let limit = match found.next {
             Next::TooLarge => Limit::Card,
             Next::Unplanned => Limit::Search,
+            Next::TooMuchReserved { up_to } => Limit::Reserved { up_to: up_to * axis.unit },
             Next::BeyondMost => axis.most_is,
         };
         Largest { amount: found.amount.map(|units| units * axis.unit), limit }
@@ -193,7 +199,7 @@ impl Search<'_> {
             Some(needed(short.plan()).needed)
         };
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
-        let Some(most) = by_plan.amount else { return by_plan };
+        let Some(by_plan_most) = by_plan.amount else { return by_plan };
         // the ranks that may need most stand for all
         let extent = if self.options.parallel.pp > 1 { Extent::Replay } else { Extent::Peak };
         let taken = |amount: u64| {
@@ -204,8 +210,8 @@ impl Search<'_> {
         };
         // what is on the other side of the given amount is not looked at
         let (below, most) = match self.fits {
-            true => (axis.given.min(most) - 1, most),
-            false => (0, most.min(axis.given)),
+            true => (axis.given.min(by_plan_most) - 1, by_plan_most),
+            false => (0, by_plan_most.min(axis.given)),
         };
         let is_known = most == axis.given && !self.fits;
         if !is_known && taken(most).is_some() {
@@ -218,7 +224,12 @@ impl Search<'_> {
             0 => None,
             room => boundary(start, less, room, capacity, |more| taken(below + more)).amount,
         };
-        Boundary { amount: found.map(|more| below + more), next: Next::TooLarge }
+        let amount = found.map(|more| below + more);
+        let next = match amount.is_some_and(|amount| amount + 1 < by_plan_most) {
+            true => Next::TooMuchReserved { up_to: by_plan_most },
+            false => Next::TooLarge,
+        };
+        Boundary { amount, next }
     }
 
     /// A step with that many units.

@@ -116,7 +116,7 @@ impl Decoder {
         let sliding_rotary = own_tables.then(|| tables(build, sliding_names));
         let lm_head = part.ends.then(|| match &embed_tokens {
             Some(embedding) if shape.tie_word_embeddings => {
-                Linear::tied(build, root, "lm_head", &embedding.weight, shape.vocab_size)
+                Linear::tied(build, root, "lm_head", &embedding.weight, [shape.vocab_size, shape.hidden_size])
             }
             _ => Linear::new(build, root, "lm_head", (shape.hidden_size, shape.vocab_size), false),
         });

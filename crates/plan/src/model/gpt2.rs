@@ -60,7 +60,7 @@ impl Blueprint for Gpt2 {
         let ln_f = part.ends.then(|| Norm::new(build, transformer, "ln_f", NormKind::Layer, hidden));
         let lm_head = part.ends.then(|| match &embeddings {
             Some(Embeddings { wte, .. }) if shape.tie_word_embeddings => {
-                Linear::tied(build, root, "lm_head", &wte.weight, shape.vocab_size)
+                Linear::tied(build, root, "lm_head", &wte.weight, [shape.vocab_size, hidden])
             }
             _ => Linear::new(build, root, "lm_head", (hidden, shape.vocab_size), false),
         });

@@ -45,6 +45,9 @@ impl Linear {
         };
         let bias = bias.then(|| build.parameter(module, "bias", &[outputs]));
         let adapter = Adapter::of(build, module, name, (inputs, outputs));
+        // of the head alone, which has no bias
+        let saved = if name == HEAD { build.saved(module, name, sizes) } else { None };
+        let (module, weight) = saved.map_or((module, weight), |(module, copy)| (module, Weight::Plain(copy)));
         Linear { module, weight, bias, adapter, split: None }
     }
 
@@ -69,15 +72,17 @@ impl Linear {
 
     /// One whose weight is another module's: a tied head.
     pub(crate) fn tied(
-        build: &Builder,
+        build: &mut Builder,
         parent: ModuleId,
         name: &'static str,
         weight: &Tensor,
-        outputs: u64,
+        [outputs, inputs]: [u64; 2],
     ) -> Linear {
         let module = build.module(parent, name);
         let split = build.split(module).map(|split| (split, outputs));
-        Linear { module, weight: Weight::Plain(weight.clone()), bias: None, adapter: None, split }
+        let saved = build.saved(module, name, [outputs, inputs]);
+        let (module, weight) = saved.unwrap_or_else(|| (module, weight.clone()));
+        Linear { module, weight: Weight::Plain(weight), bias: None, adapter: None, split }
     }
 
     /// The weight, where it is neither packed nor split nor has an adapter beside it.

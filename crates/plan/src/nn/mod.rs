@@ -10,6 +10,7 @@ mod linear8bit;
 mod lora;
 mod norm;
 mod rotary;
+mod saved;
 pub(crate) mod te;
 
 pub(crate) use conv1d::Conv1d;
@@ -157,6 +158,8 @@ pub(crate) struct Builder {
     not_adapted: Option<&'static str>,
     /// The names of the linear modules that an adapter may target.
     pub(crate) linear_names: BTreeSet<&'static str>,
+    /// The names of the modules of which a copy may be trained.
+    saved_names: BTreeSet<&'static str>,
 }
 
 impl Builder {
@@ -166,7 +169,11 @@ impl Builder {
             part_of_stage: 0,
             dtype: options.weights(),
             parameters: Vec::new(),
-            lora: options.lora.clone().map(|lora| Lora { dtype: options.adapters(lora.dtype), ..lora }),
+            lora: options.lora.clone().map(|lora| Lora {
+                dtype: options.adapters(lora.dtype),
+                save_dtype: lora.save_dtype.map(|dtype| options.adapters(dtype)),
+                ..lora
+            }),
             quantized: options.quantize.map(|quantize| Packing {
                 quantize,
                 loaded: options.loaded(),
@@ -184,6 +191,7 @@ impl Builder {
             expert_parallel: None,
             not_adapted: None,
             linear_names: BTreeSet::new(),
+            saved_names: BTreeSet::new(),
         }
     }
 
@@ -206,6 +214,7 @@ impl Builder {
             return Err(Problem::in_option("--lora", cause).mend(mend));
         }
         self.check_frozen()?;
+        self.check_saved()?;
         self.check_targets()
     }
 

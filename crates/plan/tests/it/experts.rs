@@ -141,7 +141,7 @@ fn what_is_not_run_beside_experts_is_refused() {
     let said = asked(options(fsdp(2, 2)), true).unwrap_err();
     assert!(said.starts_with("`--ep`: transformers ties the head to the embedding after"), "{said}");
     let targets = LoraTargets::Named(vec!["q_proj".to_owned()]);
-    let lora = Some(Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets });
+    let lora = Some(Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets, ..Lora::default() });
     let said = asked(Options { lora, ..options(fsdp(2, 2)) }, false).unwrap_err();
     assert!(said.starts_with("`--lora`: adapters stay whole beside experts that are spread"), "{said}");
     let nodes = Parallel { sharding: Sharding::HybridShard, gpus_per_node: 2, ..fsdp(2, 4) };

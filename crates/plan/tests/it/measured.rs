@@ -129,6 +129,7 @@ fn planned(config: Source, run: &Value) -> Plan {
             dropout: lora["dropout"].as_f64().unwrap(),
             dtype: Dtype::F32,
             targets: LoraTargets::Named(targets.collect()),
+            ..Lora::default()
         }),
         quantize: match run["quantization"].as_str().unwrap() {
             "none" => None,

@@ -218,8 +218,13 @@ fn spread(options: &Options, dp: u32, sharding: Sharding, schedule: Schedule) ->
 
 #[test]
 fn stages_go_together_with_what_a_step_may_be() {
-    let lora =
-        Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::Named(vec!["q_proj".into()]) };
+    let lora = Lora {
+        rank: 4,
+        dropout: 0.0,
+        dtype: Dtype::F32,
+        targets: LoraTargets::Named(vec!["q_proj".into()]),
+        ..Lora::default()
+    };
     let plain = options(2, Schedule::OneFOneB, 4);
     for options in [
         Options { precision: Precision::Bf16Mixed, recompute: Recompute::Full, ..plain.clone() },

@@ -248,7 +248,8 @@ fn dpo_asks_the_reference_while_the_actor_waits_for_its_backward() {
 /// With adapters the reference is the actor without them: no weights of its own.
 #[test]
 fn adapters_need_no_reference() {
-    let lora = Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+    let lora =
+        Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear, ..Lora::default() };
     let options = Options { lora: Some(lora), ..bf16(2) };
     let step = planned(tiny(), options, short(Algorithm::Dpo));
     assert_eq!(step.models.len(), 1);

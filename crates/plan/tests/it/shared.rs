@@ -107,6 +107,11 @@ pub(crate) fn asked_by(job: &Value) -> Result<(Architecture, Options), String> {
             }
             _ => LoraTargets::AllLinear,
         },
+        save: match &lora.get("modules_to_save") {
+            Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap().to_owned()).collect(),
+            _ => Vec::new(),
+        },
+        save_dtype: None,
     });
     let options = Options {
         lora,

@@ -30,7 +30,13 @@ fn weights_of_eight_bits() {
     let architecture = Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap();
     let options = Options {
         quantize: Some(Quantize::Int8),
-        lora: Some(Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear }),
+        lora: Some(Lora {
+            rank: 4,
+            dropout: 0.0,
+            dtype: Dtype::F32,
+            targets: LoraTargets::AllLinear,
+            ..Lora::default()
+        }),
         precision: Precision::Bf16,
         ..Options::default()
     };

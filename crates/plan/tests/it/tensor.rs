@@ -122,7 +122,7 @@ fn what_transformers_cannot_split_is_refused_in_a_sentence() {
         change(&mut options);
         refusal("llama", &json!({}), options)
     };
-    let lora = |targets| Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets };
+    let lora = |targets| Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets, ..Lora::default() };
     let said = refusal(
         "llama",
         &json!({}),

@@ -102,7 +102,10 @@ pub(crate) fn held_by_tracker(job: &Value) -> u64 {
     let checkpointed = job["checkpoint"] == true || job["selective"] == true || !job["every"].is_null();
     let mut parts = job["freeze"].as_array().into_iter().flatten();
     let is_embedding = |part: &Value| part == "model.embed_tokens" || part == "transformer.wte";
-    let frozen_embedding = !job["lora"].is_null() || parts.any(is_embedding);
+    // of which a copy may be trained in its place
+    let saved = job["lora"]["modules_to_save"].as_array().into_iter().flatten();
+    let is_saved = saved.into_iter().any(|name| name == "embed_tokens" || name == "wte");
+    let frozen_embedding = (!job["lora"].is_null() && !is_saved) || parts.any(is_embedding);
     if !frozen_embedding || !checkpointed {
         return 0;
     }

@@ -127,7 +127,7 @@ impl Options {
                 lora.map_or(String::new(), |lora| format!(", adapters in {}", lora.dtype.as_str()));
             return Some(format!(
                 "shards of weights, gradients and optimizer state in {kept}{of_adapters}, gathered and computed in {} \
-                 (MixedPrecisionPolicy, as torchtitan has it; accelerate adds autocast)",
+                 (MixedPrecisionPolicy, as torchtitan has it: no autocast)",
                 gathered.as_str()
             ));
         }

@@ -23,7 +23,8 @@ fn architectures() -> Vec<Architecture> {
 /// Every option that has to do with micro-batches, alone.
 fn variants() -> Vec<Options> {
     let plain = Options { micro_batch_size: 2, seq_len: Some(20), ..Options::default() };
-    let lora = Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+    let lora =
+        Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear, ..Lora::default() };
     let offload = |activations, optimizer, parameters| Offload { activations, optimizer, parameters };
     vec![
         plain.clone(),
