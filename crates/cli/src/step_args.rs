@@ -87,7 +87,8 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "NAME+…", value_parser = usage::freeze)]
     freeze: Option<Parts>,
     /// Train adapters, the model frozen: r=16, with dropout=0, dtype=fp32 and targets=all-linear where they are left
-    /// out, as in r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj; alpha is taken and changes no byte
+    /// out, as in r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj; save=embed_tokens+lm_head trains copies of these in their
+    /// place (modules_to_save), in the type of the weights or of save_dtype; alpha is taken and changes no byte
     #[arg(long, value_name = "r=R,…")]
     lora: Option<LoraArg>,
     /// Pack the frozen weights of linear modules (bitsandbytes); nf4-double packs their scales too, int8 is load_in_8bit
@@ -254,6 +255,16 @@ fn usual_types(stack: Stack) -> Options {
 #[derive(Clone)]
 pub(crate) struct Parts(pub(crate) Vec<Frozen>);
 
+/// A type by its name.
+fn half_or_whole(name: &str) -> Option<Dtype> {
+    match name {
+        "fp32" => Some(Dtype::F32),
+        "bf16" => Some(Dtype::Bf16),
+        "fp16" => Some(Dtype::F16),
+        _ => None,
+    }
+}
+
 /// `r=16,alpha=32,dropout=0.05,dtype=fp32,targets=q_proj+v_proj`; alpha changes no byte.
 #[derive(Clone)]
 struct LoraArg(Lora);
@@ -263,7 +274,13 @@ impl FromStr for LoraArg {
 
     fn from_str(text: &str) -> Result<LoraArg, Problem> {
         let wrong = |cause: String| Problem::anywhere(cause).mend(usage::LORA);
-        let mut lora = Lora { rank: 0, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear };
+        let mut lora = Lora {
+            rank: 0,
+            dropout: 0.0,
+            dtype: Dtype::F32,
+            targets: LoraTargets::AllLinear,
+            ..Lora::default()
+        };
         if text.trim().is_empty() {
             return Err(wrong("its value is missing".to_owned()));
         }
@@ -284,20 +301,26 @@ impl FromStr for LoraArg {
                     _ => return Err(is("a number from 0 to below 1")),
                 },
                 "dtype" => {
-                    lora.dtype = match value {
-                        "fp32" => Dtype::F32,
-                        "bf16" => Dtype::Bf16,
-                        "fp16" => Dtype::F16,
-                        _ => return Err(is("fp32, bf16 or fp16")),
-                    }
+                    lora.dtype = half_or_whole(value).ok_or_else(|| is("fp32, bf16 or fp16"))?;
                 }
                 "targets" if value == "all-linear" => lora.targets = LoraTargets::AllLinear,
                 "targets" => {
                     let names = value.split('+').map(|name| name.trim().to_owned()).collect();
                     lora.targets = LoraTargets::Named(names);
                 }
+                "save" => {
+                    // peft takes a path for the module at its end
+                    let name = |path: &str| path.rsplit('.').next().unwrap_or(path).trim().to_owned();
+                    lora.save = value.split('+').map(name).collect();
+                }
+                "save_dtype" => {
+                    lora.save_dtype = Some(half_or_whole(value).ok_or_else(|| is("fp32, bf16 or fp16"))?);
+                }
                 _ => {
-                    let cause = format!("{} is none of r, alpha, dropout, dtype, targets", quoted(key));
+                    let cause = format!(
+                        "{} is none of r, alpha, dropout, dtype, targets, save, save_dtype",
+                        quoted(key)
+                    );
                     return Err(wrong(cause));
                 }
             }

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 
 /// How `--lora` is written, with the defaults of what may be left out.
 pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in \
-     `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte)";
+     `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte)";
 
 /// How `--recompute` is written.
 const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`), `layers:SET` (as in `layers:0-11+20`), `block:N` (the first N of each stage), `selective`";

@@ -77,8 +77,9 @@ impl Origins {
         keys.dedup();
         let keys: Vec<String> = keys.into_iter().map(|key| format!("`{key}`")).collect();
         let are = if keys.len() == 1 { "is" } else { "are" };
-        (!keys.is_empty())
-            .then(|| format!("{} {are} not planned, or otherwise than asked for: see `unplanned`", keys.join(", ")))
+        (!keys.is_empty()).then(|| {
+            format!("{} {are} not planned, or otherwise than asked for: see `unplanned`", keys.join(", "))
+        })
     }
 
     /// What is said of it, a topic and a text for each line.

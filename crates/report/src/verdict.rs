@@ -35,7 +35,7 @@ pub(crate) fn answer(verdict: Verdict) -> &'static str {
 /// `yes`, as a cell has it.
 pub(crate) fn short_answer(verdict: Verdict) -> &'static str {
     match (verdict.fits(), verdict.is_on_the_edge()) {
-        (true, true) => "barely",
+        (true, true) => "edge",
         (true, false) => "yes",
         (false, _) => "no",
     }

@@ -2,7 +2,7 @@
 
 use super::fsdp;
 use super::reading::Reading;
-use super::training_arguments::{lora, nested_deepspeed};
+use super::training_arguments::{Adapters, nested_deepspeed};
 use peakledger_input::{Problem, quoted};
 use serde_json::Value;
 
@@ -133,7 +133,8 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("torch_compile", "torch.compile");
     reading.not_planned_if_set("neftune_noise_alpha", "noise on the embeddings");
     reading.not_planned_if_set("tiled_mlp", "MLPs that run in tiles of the sequence");
-    reading.not_planned_if_set(
+    reading.not_planned_if_set_without(
+        "--offload",
         "layer_offloading",
         "layers that wait on the host: `--offload parameters` plans them",
     );
@@ -144,7 +145,8 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("resize_token_embeddings_to_32x", "rows that are added to the embedding");
     reading.not_planned_if_set("added_tokens_overrides", "rows that are added to the embedding");
     reading.not_planned_if_set("tokens", "rows that are added to the embedding");
-    reading.not_planned_if_set(
+    reading.not_planned_if_set_without(
+        "--freeze",
         "unfrozen_parameters",
         "training of these alone: `--freeze` plans what is frozen",
     );
@@ -213,6 +215,7 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let dropout = reading.amount("lora_dropout")?.unwrap_or(0.0);
     let listed = reading.words("lora_target_modules")?;
     let targets = if reading.is("lora_target_linear")? { None } else { listed };
+    let save = reading.words("lora_modules_to_save")?.unwrap_or_default();
     let (four, eight) = (reading.is("load_in_4bit")?, reading.is("load_in_8bit")?);
     match reading.text("adapter")? {
         None if four || eight => {
@@ -221,7 +224,10 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         None => return Ok(()),
         Some("lora" | "qlora") => match rank {
-            Some(rank) => lora(reading, "adapter", rank, dropout, targets.as_deref()),
+            Some(rank) => {
+                let targets = targets.as_deref();
+                Adapters { rank, dropout, targets, save: &save, save_dtype: None }.say(reading, "adapter");
+            }
             None => reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out"),
         },
         Some(other) => {
@@ -236,13 +242,13 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--quantize", "int8", "load_in_8bit");
     }
     reading.not_planned_if_set("peft_use_dora", "DoRA's magnitudes: LoRA is planned");
-    reading.not_planned_if_set("lora_modules_to_save", "modules that are trained beside the adapters");
     reading.not_planned_if_set("peft_layers_to_transform", "adapters in some layers alone: planned in all");
     reading.not_planned_if_set("lora_mlp_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("lora_qkv_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("lora_o_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("relora", "ReLoRA");
-    reading.not_planned_if_set(
+    reading.not_planned_if_set_without(
+        "--quantize",
         "bnb_config_kwargs",
         "another way to quantize: nf4 with double quantization is planned",
     );
@@ -258,7 +264,7 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         Some(Value::String(way)) if way == "offload_disk" => {
             reading.set("--recompute", "full", key);
-            reading.not_planned(key, "checkpoints on disk: planned on the card");
+            reading.not_planned_without("--offload", key, "checkpoints on disk: planned on the card");
         }
         _ => match reading.flag(key)? {
             Some(true) => reading.set("--recompute", "full", key),
@@ -266,12 +272,14 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
             None => {}
         },
     }
-    reading.not_planned_if_set(
+    reading.not_planned_if_set_without(
+        "--recompute",
         "selective_checkpointing",
         "which ops are kept: `--recompute selective` keeps products and attention",
     );
     if reading.peek("activation_offloading").is_some_and(Value::is_string) {
-        reading.not_planned(
+        reading.not_planned_without(
+            "--offload",
             "activation_offloading",
             "this way to move activations to the host: `--offload activations` plans one",
         );
@@ -292,11 +300,11 @@ fn attention(reading: &mut Reading<'_>) -> Result<(), Problem> {
     match reading.text("attn_implementation")? {
         Some("eager") => reading.set("--attention", "eager", "attn_implementation"),
         Some("sdpa" | "flash_attention_2") => reading.set("--attention", "sdpa", "attn_implementation"),
-        Some(_) => reading.not_planned("attn_implementation", "planned as sdpa"),
+        Some(_) => reading.not_planned_without("--attention", "attn_implementation", "planned as sdpa"),
         None => {}
     }
     for key in ["xformers_attention", "flex_attention", "sage_attention", "s2_attention"] {
-        reading.not_planned_if_set(key, "planned as sdpa");
+        reading.not_planned_if_set_without("--attention", key, "planned as sdpa");
     }
     Ok(())
 }

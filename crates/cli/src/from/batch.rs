@@ -51,7 +51,13 @@ impl Combined {
             return Err(origin.problem(cause).mend("change the batch, or the number of GPUs"));
         };
         self.settings.retain(|setting| setting.option != option);
-        self.settings.push(Setting { option, value: value.to_string(), origin, implied: false });
+        self.settings.push(Setting {
+            option,
+            value: value.to_string(),
+            origin,
+            implied: false,
+            by_model: None,
+        });
         Ok(())
     }
 }

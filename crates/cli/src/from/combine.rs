@@ -1,12 +1,14 @@
 //! Several configs and the command line as one list of options: who wins, what follows from several, what is still asked.
 
-use super::found::{Ask, Found, ModelAsked, Origin, Setting};
-use super::{Given, Kind, Resolved, command};
+use super::found::{Ask, Found, LeftOut, ModelAsked, Origin, Setting};
+use super::{Given, Kind, Resolved, command, is_same};
 use crate::args::Model;
 use crate::step_args::StepArgs;
 use clap::{Command, FromArgMatches};
 use peakledger_input::{Input, Problem};
+use peakledger_plan::config::Architecture;
 use peakledger_report::{NotPlanned, OriginFile, OriginKey, OriginOption, Origins};
+use std::path::Path;
 
 /// The options of the command line, each with its value if it has one.
 pub(super) type Said = [(String, Option<String>)];
@@ -18,7 +20,7 @@ pub(super) struct Combined {
     pub(super) settings: Vec<Setting>,
     pub(super) asks: Vec<Ask>,
     not_read: Vec<Origin>,
-    not_planned: Vec<(Origin, String)>,
+    not_planned: Vec<LeftOut>,
     model: Option<(ModelAsked, Origin)>,
     pub(super) samples: Option<(u64, Origin)>,
     is_deepspeed: bool,
@@ -78,6 +80,7 @@ impl Combined {
                 known.option == setting.option || displaced(setting.option).contains(&known.option)
             };
             self.settings.retain(|known| !goes(known));
+            self.not_planned.retain(|left_out| left_out.option != Some(setting.option));
         }
         for setting in found.settings {
             let is_led =
@@ -103,6 +106,11 @@ impl Combined {
         Ok(())
     }
 
+    /// Whether that file was taken already.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.files.iter().any(|(_, _, file)| is_same(file.path(), path))
+    }
+
     /// The whole, with the command line, whose options win.
     pub(super) fn resolve(
         mut self,
@@ -123,12 +131,14 @@ impl Combined {
                 option => displaced(option),
             };
             self.settings.retain(|known| known.option != option && !more.contains(&known.option));
+            self.not_planned.retain(|left_out| left_out.option != Some(option));
         }
         self.whole_batch(&said)?;
         self.drop_what_goes_with_nothing(&said);
         let model = self.model_of(verb, model)?;
         self.answer_asks(&said, model.is_some())?;
-        let model = model.ok_or_else(|| self.no_model(verb))?;
+        let mut model = model.ok_or_else(|| self.no_model(verb))?;
+        self.answer_by_model(&mut model)?;
 
         let mut step = StepArgs::default();
         for setting in &self.settings {
@@ -165,7 +175,8 @@ impl Combined {
                 setting.option != "--weights-dtype" && setting.option != "--master-weights"
             });
             let value = "fp32".to_owned();
-            self.settings.push(Setting { option: "--master-weights", value, origin, implied: true });
+            let option = "--master-weights";
+            self.settings.push(Setting { option, value, origin, implied: true, by_model: None });
         }
     }
 
@@ -196,12 +207,45 @@ impl Combined {
         if is_zero {
             self.copies_of_zero(said);
         }
+        // accelerate makes what is trained fp32 before it shards (`fsdp2_prepare_model`; for FSDP1 `prepare_model`), and
+        // DeepSpeed casts the whole model
+        let is_mixed = self.value("--precision", said).is_some_and(|precision| precision.ends_with("-mixed"));
+        let is_upcast = self.value("--fsdp", said).is_some() && is_mixed && !lora;
+        if is_upcast || self.is_deepspeed {
+            self.settings.retain(|setting| !(setting.implied && setting.option == "--weights-dtype"));
+        }
+        // transformers and accelerate put DeepSpeedCPUAdam in the place of what was asked for (`deepspeed_optim_sched`,
+        // `map_pytorch_optim_to_deepspeed`), and DeepSpeed itself takes it for Adam (`_configure_basic_optimizer`)
+        if on_host && is_zero {
+            self.settings.retain(|setting| setting.option != "--optimizer-impl" || !setting.implied);
+        }
         if lora || on_host || is_zero {
             let copies = |setting: &Setting| {
                 setting.implied && matches!(setting.option, "--master-weights" | "--grad-dtype")
             };
             self.settings.retain(|setting| !copies(setting));
         }
+    }
+
+    /// Fills in what follows from the model; an option that this model has no value for is left to its default.
+    fn answer_by_model(&mut self, model: &mut Model) -> Result<(), Problem> {
+        if self.settings.iter().all(|setting| setting.by_model.is_none()) {
+            return Ok(());
+        }
+        let (file, read_from) = model.open()?;
+        let architecture = Architecture::read(&file.config)?;
+        if read_from == Some(Input::Stdin) {
+            model.give(file.config); // which can be read once
+        }
+        self.settings.retain_mut(|setting| match setting.by_model.map(|value| value(&architecture)) {
+            Some(None) => false,
+            Some(Some(value)) => {
+                setting.value = value;
+                true
+            }
+            None => true,
+        });
+        Ok(())
     }
 
     /// What an option is, on the command line or else in a file.
@@ -268,10 +312,9 @@ impl Combined {
             value: setting.value.clone(),
             origin: key(&setting.origin),
         });
-        let not_planned = self
-            .not_planned
-            .iter()
-            .map(|(origin, what)| NotPlanned { origin: key(origin), what: what.clone() });
+        let not_planned = self.not_planned.iter();
+        let not_planned =
+            not_planned.map(|left| NotPlanned { origin: key(&left.origin), what: left.what.clone() });
         Origins {
             files: files.collect(),
             options: options.collect(),

@@ -1,7 +1,9 @@
 //! DeepSpeed's JSON (`deepspeed/runtime/config.py`, `zero/config.py`).
 
+use super::found::ByModel;
 use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
+use peakledger_plan::config::Architecture;
 
 pub(super) const SIGNS: &[&str] = &[
     "zero_optimization",
@@ -55,6 +57,25 @@ struct Size {
     from_stage: u64,
     usual: u64,
     option: Option<&'static str>,
+    /// What transformers and accelerate fill in for `auto` (`trainer_config_finalize` in `transformers/integrations/deepspeed.py`,
+    /// `_prepare_deepspeed` in `accelerate/accelerator.py`).
+    auto: Option<ByModel>,
+}
+
+/// The square of the hidden size.
+fn hidden_squared(model: &Architecture) -> Option<String> {
+    Some(model.shape.hidden_size.checked_mul(model.shape.hidden_size)?.to_string())
+}
+
+/// Nine tenths of it, rounded down as Python's `int` does.
+fn most_of_hidden_squared(model: &Architecture) -> Option<String> {
+    let squared = model.shape.hidden_size.checked_mul(model.shape.hidden_size)?;
+    Some((squared.checked_mul(9)? / 10).to_string())
+}
+
+/// Ten times the hidden size.
+fn ten_hidden(model: &Architecture) -> Option<String> {
+    Some(model.shape.hidden_size.checked_mul(10)?.to_string())
 }
 
 const SIZES: &[Size] = &[
@@ -63,37 +84,43 @@ const SIZES: &[Size] = &[
         from_stage: 1,
         usual: 500_000_000,
         option: Some("--zero-reduce-bucket-size"),
+        auto: Some(hidden_squared),
     },
-    Size { keys: &["allgather_bucket_size"], from_stage: 1, usual: 500_000_000, option: None },
+    Size { keys: &["allgather_bucket_size"], from_stage: 1, usual: 500_000_000, option: None, auto: None },
     Size {
         keys: &["stage3_prefetch_bucket_size", "prefetch_bucket_size"],
         from_stage: 3,
         usual: 50_000_000,
         option: Some("--zero-prefetch-bucket-size"),
+        auto: Some(most_of_hidden_squared),
     },
     Size {
         keys: &["stage3_param_persistence_threshold", "param_persistence_threshold"],
         from_stage: 3,
         usual: 100_000,
         option: Some("--zero-param-persistence-threshold"),
+        auto: Some(ten_hidden),
     },
     Size {
         keys: &["stage3_max_live_parameters", "max_live_parameters"],
         from_stage: 3,
         usual: 1_000_000_000,
         option: Some("--zero-max-live-parameters"),
+        auto: None,
     },
     Size {
         keys: &["stage3_max_reuse_distance", "max_reuse_distance"],
         from_stage: 3,
         usual: 1_000_000_000,
         option: None,
+        auto: None,
     },
     Size {
         keys: &["sub_group_size"],
         from_stage: 3,
         usual: 1_000_000_000,
         option: Some("--zero-sub-group-size"),
+        auto: None,
     },
 ];
 
@@ -126,7 +153,8 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
             "partition_activations",
             "checkpoints that are split over tensor parallel ranks",
         );
-        reading.not_planned_if_set(
+        reading.not_planned_if_set_without(
+            "--offload",
             "cpu_checkpointing",
             "checkpoints on the host: `--offload activations` plans them",
         );
@@ -234,9 +262,14 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
     for (size, key) in SIZES.iter().flat_map(|size| size.keys.iter().map(move |key| (size, key))) {
         let usual = size.usual;
         let is_read = stage.unwrap_or(0) >= size.from_stage;
-        // `auto` is filled in by transformers with sizes of the model
         if reading.is_auto(key) {
-            reading.not_planned(key, &format!("`auto`: planned with DeepSpeed's default of {usual}"));
+            let what = format!("`auto`, which nobody fills in: planned with DeepSpeed's default of {usual}");
+            match (size.auto, size.option) {
+                _ if !is_read => reading.pass(&[key]),
+                (Some(auto), Some(option)) => reading.set_by_model(option, auto, key),
+                (_, Some(option)) => reading.not_planned_without(option, key, &what),
+                (_, None) => reading.not_planned(key, &what),
+            }
             continue;
         }
         match (reading.number(key)?.filter(|asked| is_read && *asked != usual), size.option) {

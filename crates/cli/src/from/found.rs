@@ -1,6 +1,7 @@
 //! What a config says, once it is read: options with where they came from, questions, and what is left out.
 
 use peakledger_input::{Place, Problem, Source};
+use peakledger_plan::config::Architecture;
 
 /// Where an option came from.
 #[derive(Clone, Debug)]
@@ -20,6 +21,20 @@ pub(super) struct Setting {
     pub(super) origin: Origin,
     /// The file does not say so: whoever reads it there does it by default.
     pub(super) implied: bool,
+    /// Where it follows from the model: how. Its value is open until the model is known.
+    pub(super) by_model: Option<ByModel>,
+}
+
+/// The value that an option has for a model, if it has one.
+pub(super) type ByModel = fn(&Architecture) -> Option<String>;
+
+/// Something that a file asks for and the plan leaves out or does otherwise.
+#[derive(Clone, Debug)]
+pub(super) struct LeftOut {
+    pub(super) origin: Origin,
+    pub(super) what: String,
+    /// The option that plans it: where somebody else says that, nothing is left out.
+    pub(super) option: Option<&'static str>,
 }
 
 /// An option without which the plan would be a guess.
@@ -43,7 +58,7 @@ pub(super) struct Found {
     pub(super) settings: Vec<Setting>,
     pub(super) asks: Vec<Ask>,
     pub(super) not_read: Vec<Origin>,
-    pub(super) not_planned: Vec<(Origin, String)>,
+    pub(super) not_planned: Vec<LeftOut>,
     pub(super) model: Option<(ModelAsked, Origin)>,
     /// Sequences of a whole step, of all ranks.
     pub(super) samples: Option<(u64, Origin)>,

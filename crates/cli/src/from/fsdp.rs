@@ -5,6 +5,16 @@ use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
 use serde_json::Value;
 
+/// What accelerate runs unless `fsdp_version` says 2.
+const FSDP1: &str = "FSDP1's flat parameters: FSDP2 is planned, which shards parameter by parameter";
+
+/// What no longer holds with this option is said of FSDP alone.
+const SHARDED_OTHERWISE: &str = "--zero";
+
+/// What accelerate does beside `MixedPrecisionPolicy` (`prepare_model`).
+const AUTOCAST: &str =
+    "accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone";
+
 /// Both spellings of a key.
 const fn spellings<'a>(with: &'a str, without: &'a str) -> [&'a str; 2] {
     [with, without]
@@ -26,7 +36,29 @@ const PASSES: &[&str] = &[
 
 /// Reads the config that `key` names, in which `version` of FSDP is taken where it says nothing.
 pub(super) fn read(reading: &mut Reading<'_>, key: &str, version: u64) -> Result<(), Problem> {
-    reading.within(key, |reading| config(reading, version))
+    let keys = spellings("fsdp_version", "version");
+    let is_said = reading.within(key, |reading| keys.iter().any(|key| reading.has(key)));
+    reading.within(key, |reading| config(reading, version))?;
+    let key = if reading.has(key) { key } else { "fsdp" };
+    if reading.said("--fsdp").is_none() {
+        return Ok(());
+    }
+    if version == 1 && !is_said {
+        reading.note_without(SHARDED_OTHERWISE, key, FSDP1);
+    }
+    if ["mixed_precision", "bf16", "fp16"].iter().any(|key| is_on(reading.peek(key))) {
+        reading.note_without(SHARDED_OTHERWISE, key, AUTOCAST);
+    }
+    Ok(())
+}
+
+/// Whether a key asks for mixed precision.
+fn is_on(value: Option<&Value>) -> bool {
+    match value {
+        Some(Value::String(text)) => !matches!(text.to_ascii_lowercase().as_str(), "no" | "false" | "full"),
+        Some(value) => value.as_bool() == Some(true),
+        None => false,
+    }
 }
 
 fn config(reading: &mut Reading<'_>, version: u64) -> Result<(), Problem> {
@@ -35,7 +67,7 @@ fn config(reading: &mut Reading<'_>, version: u64) -> Result<(), Problem> {
         if let Some(version) = reading.number(key)? {
             is_first = version == 1;
             if is_first {
-                reading.not_planned(key, "FSDP1's flat parameters: FSDP2 is planned");
+                reading.not_planned_without(SHARDED_OTHERWISE, key, FSDP1);
             }
         }
     }
@@ -120,6 +152,14 @@ pub(super) fn of_trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         return Ok(());
     }
     reading.set("--fsdp", "full_shard", "fsdp");
+    let of_old = reading.peek("fsdp").is_some_and(|fsdp| !fsdp.is_boolean());
+    let has_version = ["version", "fsdp_version"];
+    let has_version = reading.within("fsdp_config", |reading| has_version.iter().any(|key| reading.has(key)));
+    if of_old && !has_version {
+        let what =
+            "FSDP1, which transformers 4 runs by these words: planned as FSDP2, which transformers 5 does";
+        reading.note_without(SHARDED_OTHERWISE, "fsdp", what);
+    }
     for item in items {
         match item.as_str() {
             "full_shard" | "auto_wrap" => {}

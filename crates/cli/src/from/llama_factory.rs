@@ -2,7 +2,7 @@
 //! arguments of transformers, and its own.
 
 use super::reading::Reading;
-use super::training_arguments::{self, lora, trainer};
+use super::training_arguments::{self, Adapters, trainer};
 use peakledger_input::{Problem, quoted};
 
 pub(super) const SIGNS: &[&str] =
@@ -99,14 +99,15 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     match reading.text("flash_attn")? {
         Some("disabled") => reading.set("--attention", "eager", "flash_attn"),
         Some("auto" | "sdpa" | "fa2" | "fa3") => reading.set("--attention", "sdpa", "flash_attn"),
-        Some(_) => reading.not_planned("flash_attn", "planned as sdpa"),
+        Some(_) => reading.not_planned_without("--attention", "flash_attn", "planned as sdpa"),
         None => {}
     }
     let is_lora = finetuning(reading)?;
     types(reading, is_lora)?;
     other_optimizers(reading)?;
     reading.not_planned_if_set("use_unsloth", "Unsloth's kernels: transformers' own modules are planned");
-    reading.not_planned_if_set(
+    reading.not_planned_if_set_without(
+        "--offload",
         "use_unsloth_gc",
         "Unsloth's checkpoints on the host: `--offload activations` plans them",
     );
@@ -130,12 +131,16 @@ fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
     let rank = reading.number("lora_rank")?.unwrap_or(8);
     let dropout = reading.amount("lora_dropout")?.unwrap_or(0.0);
     let targets = reading.words("lora_target")?;
+    let save = reading.words("additional_target")?.unwrap_or_default();
+    let pure = reading.is("pure_bf16")?;
     let bits = reading.number("quantization_bit")?;
     let double = reading.flag("double_quantization")?.unwrap_or(true);
     let is_lora = match reading.text("finetuning_type")? {
         None | Some("lora") => {
             let key = if reading.has("finetuning_type") { "finetuning_type" } else { "lora_rank" };
-            lora(reading, key, rank, dropout, targets.as_deref());
+            // what is trained is made fp32 (`_setup_lora_tuning` in `model/adapter.py`)
+            let (targets, save_dtype) = (targets.as_deref(), if pure { None } else { Some("fp32") });
+            Adapters { rank, dropout, targets, save: &save, save_dtype }.say(reading, key);
             true
         }
         Some("full") => false,
@@ -165,11 +170,10 @@ fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
     }
     if reading.text("quantization_method")?.is_some_and(|method| method != "bnb" && method != "bitsandbytes")
     {
-        reading.not_planned("quantization_method", "bitsandbytes' is planned");
+        reading.not_planned_without("--quantize", "quantization_method", "bitsandbytes' is planned");
     }
     reading.pass(&["quantization_type"]);
     reading.not_planned_if_set("use_dora", "DoRA's magnitudes: LoRA is planned");
-    reading.not_planned_if_set("additional_target", "modules that are trained beside the adapters");
     reading.not_planned_if_set("pissa_init", "PiSSA's other base weights: LoRA is planned");
     reading.not_planned_if_set("use_llama_pro", "blocks that are added to the model");
     Ok(is_lora)

@@ -161,6 +161,12 @@ fn read(source: Source, said: Option<Kind>, decides: bool) -> Result<(Kind, Foun
     Ok((kind, kind.read(&fields)?))
 }
 
+/// Whether both are one file, however they are written.
+fn is_same(one: Option<&Path>, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    one.and_then(real).is_some_and(|one| real(other).as_ref() == Some(&one))
+}
+
 fn unknown(fields: &Fields) -> Problem {
     if fields.get("/model_type").is_some() && fields.get("/hidden_size").is_some() {
         let problem = fields.problem("a model's config, not that of a training run");
@@ -269,6 +275,9 @@ impl FromArgs {
             let paths = [Some(Path::new(&path).to_owned()), beside];
             let path = paths.into_iter().flatten().find(|path| path.is_file());
             match path {
+                // it is given itself: it is read where it stands
+                Some(path) if self.files.iter().any(|file| is_same(file.path(), &path)) => {}
+                Some(path) if combined.has(&path) => {}
                 Some(path) => {
                     let source = Source::open(&path, FIELDS_LIMIT)?;
                     let file = Input::File(path);

@@ -1,7 +1,7 @@
 //! A config being read: keys in, options of the plan out, each with where it came from. What nobody asked for is what was
 //! not read.
 
-use super::found::{Ask, Found, ModelAsked, Origin, Setting};
+use super::found::{Ask, ByModel, Found, LeftOut, ModelAsked, Origin, Setting};
 use super::optimizer;
 use peakledger_input::{Fields, Problem, quoted};
 use serde_json::Value;
@@ -16,6 +16,9 @@ pub(super) struct Reading<'a> {
     read: BTreeSet<String>,
     pub(super) found: Found,
 }
+
+/// What configs write for a value that follows from others.
+const AUTO: &str = "auto";
 
 /// What of a long list is shown.
 const MOST_NOT_READ: usize = 20;
@@ -75,7 +78,7 @@ impl<'a> Reading<'a> {
     }
 
     pub(super) fn is_auto(&self, key: &str) -> bool {
-        self.fields.get(&self.pointer(key)).and_then(Value::as_str) == Some("auto")
+        self.fields.get(&self.pointer(key)).and_then(Value::as_str) == Some(AUTO)
     }
 
     /// A variable of the shell, which nobody runs here.
@@ -171,13 +174,32 @@ impl<'a> Reading<'a> {
     /// Says an option, by a key that was read.
     pub(super) fn set(&mut self, option: &'static str, value: impl ToString, key: &str) {
         let origin = self.origin(key);
-        self.put(Setting { option, value: value.to_string(), origin, implied: false });
+        self.put(Setting { option, value: value.to_string(), origin, implied: false, by_model: None });
+    }
+
+    /// Says an option by a key that leaves its value to the model.
+    pub(super) fn set_by_model(&mut self, option: &'static str, value: ByModel, key: &str) {
+        self.value(key);
+        let origin = self.origin(key);
+        let value = Some(value);
+        self.put(Setting { option, value: AUTO.to_owned(), origin, implied: false, by_model: value });
     }
 
     /// Says an option that the file leaves out: what its reader does then.
     pub(super) fn imply(&mut self, option: &'static str, value: impl ToString, why: &str) {
-        let origin = Origin { file: self.fields.name().to_owned(), place: None, key: why.to_owned() };
-        self.put(Setting { option, value: value.to_string(), origin, implied: true });
+        let origin = self.left_out(why);
+        self.put(Setting { option, value: value.to_string(), origin, implied: true, by_model: None });
+    }
+
+    /// The same of an option whose value is the model's.
+    pub(super) fn imply_by_model(&mut self, option: &'static str, value: ByModel, why: &str) {
+        let (origin, value) = (self.left_out(why), Some(value));
+        self.put(Setting { option, value: AUTO.to_owned(), origin, implied: true, by_model: value });
+    }
+
+    /// Where that comes from which a file leaves out.
+    fn left_out(&self, why: &str) -> Origin {
+        Origin { file: self.fields.name().to_owned(), place: None, key: why.to_owned() }
     }
 
     fn put(&mut self, setting: Setting) {
@@ -236,16 +258,35 @@ impl<'a> Reading<'a> {
         self.note(key, what);
     }
 
+    /// The same, unless somebody else says the option.
+    pub(super) fn not_planned_without(&mut self, option: &'static str, key: &str, what: &str) {
+        self.value(key);
+        self.note_without(option, key, what);
+    }
+
+    /// The same of a map that is not read as a whole.
+    pub(super) fn note_without(&mut self, option: &'static str, key: &str, what: &str) {
+        let (origin, what) = (self.origin(key), what.to_owned());
+        self.found.not_planned.push(LeftOut { origin, what, option: Some(option) });
+    }
+
     /// The same of a map that is not read as a whole.
     pub(super) fn note(&mut self, key: &str, what: &str) {
-        let origin = self.origin(key);
-        self.found.not_planned.push((origin, what.to_owned()));
+        let (origin, what) = (self.origin(key), what.to_owned());
+        self.found.not_planned.push(LeftOut { origin, what, option: None });
     }
 
     /// Notes it of a key that is there and neither false, 0 nor empty.
     pub(super) fn not_planned_if_set(&mut self, key: &str, what: &str) {
         if self.value(key).is_some_and(is_set) {
             self.not_planned(key, what);
+        }
+    }
+
+    /// The same, unless somebody else says the option.
+    pub(super) fn not_planned_if_set_without(&mut self, option: &'static str, key: &str, what: &str) {
+        if self.value(key).is_some_and(is_set) {
+            self.not_planned_without(option, key, what);
         }
     }
 
@@ -277,7 +318,7 @@ impl<'a> Reading<'a> {
                     self.set("--optimizer-impl", implementation, key);
                 }
                 if let Some(what) = optimizer.not_planned {
-                    self.not_planned(key, what);
+                    self.not_planned_without("--optimizer", key, what);
                 }
             }
             None => self.ask("--optimizer", key, &format!("the optimizer {} is not planned", quoted(name))),

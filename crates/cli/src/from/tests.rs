@@ -156,7 +156,7 @@ fn deepspeeds_sizes_are_options_of_its_stage() {
 
 #[test]
 fn training_arguments_become_what_trainer_does() {
-    insta::assert_snapshot!(becomes(&[TRAINING_ARGUMENTS], ""), @r"
+    insta::assert_snapshot!(becomes(&[TRAINING_ARGUMENTS], ""), @"
     peakledger plan Qwen/Qwen2.5-0.5B
       --seq-len 4096
       --micro-batch-size 2
@@ -167,6 +167,7 @@ fn training_arguments_become_what_trainer_does() {
       --recompute full
       --loss-in-model
       --precision bf16-mixed
+      --weights-dtype fp32
     ");
     let text = r#"{"output_dir": "x", "optim": "galore_adamw", "neftune_noise_alpha": 5, "made_up": 1, "nothing": null}"#;
     insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2 --optimizer sgd"), @r"
@@ -186,7 +187,7 @@ fn training_arguments_become_what_trainer_does() {
     ");
     let text = r#"{"output_dir": "x", "bf16": true, "fsdp": "full_shard auto_wrap offload",
         "fsdp_config": {"version": 2, "reshard_after_forward": false, "activation_checkpointing": true}}"#;
-    insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2 --gpus 4"), @r"
+    insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2 --gpus 4"), @"
     peakledger plan gpt2
       --micro-batch-size 8
       --gradient-accumulation-steps 1
@@ -199,12 +200,13 @@ fn training_arguments_become_what_trainer_does() {
       --recompute full
       --precision bf16-mixed
       --gpus 4
+    unplanned: args.json:2 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     ");
 }
 
 #[test]
 fn accelerate_says_how_many_gpus_and_how_they_are_used() {
-    insta::assert_snapshot!(becomes(&[ACCELERATE, TRAINING_ARGUMENTS], ""), @r"
+    insta::assert_snapshot!(becomes(&[ACCELERATE, TRAINING_ARGUMENTS], ""), @"
     peakledger plan Qwen/Qwen2.5-0.5B
       --gpus 16
       --gpus-per-node 8
@@ -218,6 +220,7 @@ fn accelerate_says_how_many_gpus_and_how_they_are_used() {
       --recompute full
       --loss-in-model
       --precision bf16-mixed
+    unplanned: accelerate-fsdp2.yaml:6 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     ");
     let text = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: cpu\n  \
                 zero3_init_flag: true\n  gradient_accumulation_steps: 4\nmixed_precision: bf16\nnum_processes: 8\n\
@@ -250,7 +253,7 @@ fn a_run_is_sharded_in_one_way() {
       help: a run is sharded by one of the two: leave one file out
     ");
     // the command line decides
-    insta::assert_snapshot!(becomes(&[ACCELERATE], "gpt2 --zero 1 --dp 4"), @r"
+    insta::assert_snapshot!(becomes(&[ACCELERATE], "gpt2 --zero 1 --dp 4"), @"
     peakledger plan gpt2
       --gpus-per-node 8
       --precision bf16-mixed
@@ -446,6 +449,7 @@ fn ranks_that_share_a_sequence() {
       --cp 8
       --cp-rotate-method alltoall
       --seq-len 131072
+    unplanned: long.yaml:6 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     ");
     let text = text.replace("alltoall", "sometimes");
     insta::assert_snapshot!(becomes(&[("long.yaml", &text)], "llama-3.1-8b"), @"
@@ -626,9 +630,9 @@ fn a_value_that_is_none_is_named_by_its_place() {
       help: write a whole number
     ");
     let text = "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 0\n";
-    insta::assert_snapshot!(becomes(&[("a.yaml", text)], ""), @r"
+    insta::assert_snapshot!(becomes(&[("a.yaml", text)], ""), @"
     a.yaml:3:10 (/adapter): as `--lora r=0,targets=all-linear`: `r` is a whole number from 1 to 65536, not `0`
-      help: write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj` (`alpha` is taken and changes no byte); an option on the command line wins over the file
+      help: write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte); an option on the command line wins over the file
     ");
     insta::assert_snapshot!(becomes(&[("a.yaml", "base_model: not/there\nmicro_batch_size: 1\n")], ""), @r"
     a.yaml:1:13 (/base_model): the model `not/there` is not known
@@ -674,4 +678,139 @@ fn no_text_makes_it_panic() {
             let _turned = becomes(&[(name, &turned)], "gpt2");
         }
     }
+}
+
+#[test]
+fn weights_are_loaded_as_whoever_loads_them_does() {
+    let args = |more: &str| {
+        format!(r#"{{"output_dir": "out", "bf16": true, "per_device_train_batch_size": 1 {more}}}"#)
+    };
+    let weights = |model: &str, more: &str, words: &str| {
+        let text = args(more);
+        let said = becomes(&[("args.json", &text)], &format!("{model} {words}"));
+        let is_asked = |line: &&str| line.contains("--precision") || line.contains("--weights-dtype");
+        said.lines().filter(is_asked).map(str::trim).collect::<Vec<_>>().join(" ")
+    };
+    // transformers 5 takes the type of the config; TRL asks for fp32; accelerate makes fp32 of what FSDP trains
+    for (model, more, words, wanted) in [
+        ("qwen3-0.6b", "", "", "--precision bf16-mixed --weights-dtype bf16"),
+        ("llama-2-7b", "", "", "--precision bf16-mixed --weights-dtype fp16"),
+        ("gpt2", "", "", "--precision bf16-mixed"),
+        ("qwen3-0.6b", r#", "dtype": "float32""#, "", "--precision bf16-mixed --weights-dtype fp32"),
+        ("qwen3-0.6b", r#", "dtype": "auto""#, "", "--precision bf16-mixed --weights-dtype bf16"),
+        ("qwen3-0.6b", r#", "max_length": 64"#, "", "--precision bf16-mixed --weights-dtype fp32"),
+        ("qwen3-0.6b", r#", "fsdp": true"#, "--gpus 2", "--precision bf16-mixed"),
+        (
+            "qwen3-0.6b",
+            r#", "fsdp": true"#,
+            "--gpus 2 --lora r=4",
+            "--precision bf16-mixed --weights-dtype bf16",
+        ),
+        ("qwen3-0.6b", "", "--precision fp32", "--precision fp32"),
+    ] {
+        let said = weights(model, more, words);
+        let said = said.replace(words, "").trim().to_owned();
+        assert_eq!(said, wanted.replace(words, "").trim(), "{model}{more} {words}");
+    }
+}
+
+#[test]
+fn sizes_that_transformers_fills_in_are_those_of_the_model() {
+    let text = r#"{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto", "stage3_max_live_parameters": "auto"}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "llama-3.1-8b --gpus 8"), @"
+    peakledger plan llama-3.1-8b
+      --micro-batch-size 1
+      --precision bf16-mixed
+      --clip-grad-norm
+      --zero 3
+      --zero-reduce-bucket-size 16777216
+      --zero-prefetch-bucket-size 15099494
+      --zero-param-persistence-threshold 40960
+      --gpus 8
+    unplanned: ds.json:3 zero_optimization.stage3_max_live_parameters: `auto`, which nobody fills in: planned with DeepSpeed's default of 1000000000
+    ");
+    // what the command line says is no longer left out
+    let words = "llama-3.1-8b --gpus 8 --zero-max-live-parameters 5 --zero-reduce-bucket-size 7";
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], words), @"
+    peakledger plan llama-3.1-8b
+      --micro-batch-size 1
+      --precision bf16-mixed
+      --clip-grad-norm
+      --zero 3
+      --zero-prefetch-bucket-size 15099494
+      --zero-param-persistence-threshold 40960
+      --gpus 8
+      --zero-reduce-bucket-size 7
+      --zero-max-live-parameters 5
+    ");
+    let stage2 = text.replace("\"stage\": 3", "\"stage\": 2");
+    insta::assert_snapshot!(becomes(&[("ds.json", &stage2)], "llama-3.1-8b --gpus 8"), @"
+    peakledger plan llama-3.1-8b
+      --micro-batch-size 1
+      --precision bf16-mixed
+      --clip-grad-norm
+      --zero 2
+      --zero-reduce-bucket-size 16777216
+      --gpus 8
+    ");
+}
+
+#[test]
+fn fsdp_of_another_version_is_said() {
+    let accelerate =
+        "distributed_type: FSDP\nnum_processes: 4\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n";
+    insta::assert_snapshot!(becomes(&[("acc.yaml", accelerate)], "gpt2"), @"
+    peakledger plan gpt2
+      --gpus 4
+      --fsdp full_shard
+    unplanned: acc.yaml:4 fsdp_config: FSDP1's flat parameters: FSDP2 is planned, which shards parameter by parameter
+    ");
+    let args = r#"{"output_dir": "out", "fsdp": "full_shard auto_wrap"}"#;
+    insta::assert_snapshot!(becomes(&[("args.json", args)], "gpt2 --gpus 4"), @"
+    peakledger plan gpt2
+      --micro-batch-size 8
+      --gradient-accumulation-steps 1
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --loss-in-model
+      --fsdp full_shard
+      --precision fp32
+      --gpus 4
+    unplanned: args.json:1 fsdp: FSDP1, which transformers 4 runs by these words: planned as FSDP2, which transformers 5 does
+    ");
+}
+
+#[test]
+fn an_offloaded_optimizer_of_deepspeed_is_its_own() {
+    let text = r#"{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision bf16-mixed
+      --optimizer adamw
+      --clip-grad-norm
+      --zero 2
+      --offload optimizer
+      --gpus 8
+    ");
+}
+
+#[test]
+fn modules_that_are_saved_are_trained() {
+    let lora = |text: &str| {
+        let said = becomes(&[("run.yaml", text)], "gpt2");
+        let lines = said.lines().filter(|line| line.contains("--lora") || line.contains("unplanned"));
+        lines.map(str::trim).collect::<Vec<_>>().join("\n")
+    };
+    let axolotl = "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 4\nlora_target_linear: true\n\
+                   lora_modules_to_save: [embed_tokens, lm_head]\n";
+    insta::assert_snapshot!(lora(axolotl), @"--lora r=4,targets=all-linear,save=embed_tokens+lm_head");
+    let factory =
+        "finetuning_type: lora\nlora_rank: 4\nbf16: true\nadditional_target: embed_tokens,lm_head\n";
+    insta::assert_snapshot!(lora(factory), @"--lora r=4,targets=all-linear,save=embed_tokens+lm_head,save_dtype=fp32");
+    insta::assert_snapshot!(lora(&format!("{factory}pure_bf16: true\n")), @"--lora r=4,targets=all-linear,save=embed_tokens+lm_head");
 }

@@ -4,6 +4,7 @@
 use super::reading::Reading;
 use super::{deepspeed, fsdp};
 use peakledger_input::{Problem, quoted};
+use peakledger_plan::config::Architecture;
 use serde_json::Value;
 
 pub(super) const SIGNS: &[&str] = &[
@@ -119,13 +120,11 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     trainer(reading)?;
     precision(reading)?;
-    if let Some(dtype) = dtype(reading, &["dtype", "torch_dtype"])? {
-        reading.set("--weights-dtype", dtype.0, dtype.1);
-    }
+    weights(reading)?;
     match reading.text("attn_implementation")? {
         Some("eager") => reading.set("--attention", "eager", "attn_implementation"),
         Some("sdpa" | "flash_attention_2") => reading.set("--attention", "sdpa", "attn_implementation"),
-        Some(_) => reading.not_planned("attn_implementation", "planned as sdpa"),
+        Some(_) => reading.not_planned_without("--attention", "attn_implementation", "planned as sdpa"),
         None => {}
     }
     peft(reading)?;
@@ -185,6 +184,45 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Keys that TRL's scripts read and those of transformers do not.
+const OF_TRL: &[&str] = &[
+    "use_peft",
+    "lora_r",
+    "load_in_4bit",
+    "load_in_8bit",
+    "max_length",
+    "packing",
+    "activation_offloading",
+    "dataset_text_field",
+    "assistant_only_loss",
+    "completion_only_loss",
+    "padding_free",
+    "packing_strategy",
+    "model_init_kwargs",
+];
+
+/// The type of the weights: what is said, else what `from_pretrained` takes since transformers 5, that of the model's config. TRL
+/// asks it for fp32 (`ModelConfig.dtype` in `trainer/model_config.py`, `create_model_from_path` in `trainer/utils.py`).
+fn weights(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let keys = ["dtype", "torch_dtype"];
+    if let Some((dtype, key)) = dtype(reading, &keys)? {
+        reading.set("--weights-dtype", dtype, key);
+    } else if let Some(key) = keys.iter().find(|key| reading.is_auto(key)) {
+        reading.set_by_model("--weights-dtype", saved_in, key);
+    } else if OF_TRL.iter().any(|key| reading.has(key)) {
+        reading.imply("--weights-dtype", "fp32", "dtype left out: TRL then loads the model in float32");
+    } else {
+        let why = "dtype left out: transformers 5 then loads the model in its config's own type";
+        reading.imply_by_model("--weights-dtype", saved_in, why);
+    }
+    Ok(())
+}
+
+/// The type that a model was saved in.
+fn saved_in(model: &Architecture) -> Option<String> {
+    model.dtype.map(|dtype| dtype.as_str().to_owned())
+}
+
 /// `bf16` and `fp16` are autocast, the weights as they are.
 fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let (bf16, fp16) = (reading.is("bf16")?, reading.is("fp16")?);
@@ -226,18 +264,23 @@ fn peft(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let rank = reading.number("lora_r")?.unwrap_or(16);
     let dropout = reading.amount("lora_dropout")?.unwrap_or(0.05);
     let targets = reading.words("lora_target_modules")?;
+    let save = reading.words("lora_modules_to_save")?.unwrap_or_default();
     let (four, eight) = (reading.is("load_in_4bit")?, reading.is("load_in_8bit")?);
     let nested = reading.is("use_bnb_nested_quant")?;
     if let Some("fp4") = reading.text("bnb_4bit_quant_type")? {
-        reading.not_planned("bnb_4bit_quant_type", "fp4: nf4 is planned, which takes the same");
+        reading.not_planned_without(
+            "--quantize",
+            "bnb_4bit_quant_type",
+            "fp4: nf4 is planned, which takes the same",
+        );
     }
     if reading.is("use_peft")? {
-        lora(reading, "use_peft", rank, dropout, targets.as_deref());
+        let targets = targets.as_deref();
+        Adapters { rank, dropout, targets, save: &save, save_dtype: None }.say(reading, "use_peft");
         if targets.is_none() {
             reading.ask("--lora", "use_peft", "which modules have adapters is left to the model's family");
         }
         reading.not_planned_if_set("use_dora", "DoRA's magnitudes: LoRA is planned");
-        reading.not_planned_if_set("lora_modules_to_save", "modules that are trained beside the adapters");
     }
     if four {
         reading.set("--quantize", if nested { "nf4-double" } else { "nf4" }, "load_in_4bit");
@@ -247,21 +290,37 @@ fn peft(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// `--lora`, by the key that asks for adapters.
-pub(super) fn lora(
-    reading: &mut Reading<'_>,
-    key: &str,
-    rank: u64,
-    dropout: f64,
-    targets: Option<&[String]>,
-) {
-    let all = |targets: &[String]| targets.iter().any(|name| name == "all" || name == "all-linear");
-    let targets = match targets {
-        Some(targets) if !targets.is_empty() && !all(targets) => targets.join("+"),
-        _ => "all-linear".to_owned(),
-    };
-    let dropout = if dropout > 0.0 { format!(",dropout={dropout}") } else { String::new() };
-    reading.set("--lora", format!("r={rank}{dropout},targets={targets}"), key);
+/// Adapters as a config asks for them.
+pub(super) struct Adapters<'a> {
+    pub(super) rank: u64,
+    pub(super) dropout: f64,
+    /// The modules that have one; without any, all linear ones.
+    pub(super) targets: Option<&'a [String]>,
+    /// Modules that are trained beside them.
+    pub(super) save: &'a [String],
+    /// The type of these, where it is not the weights'.
+    pub(super) save_dtype: Option<&'static str>,
+}
+
+impl Adapters<'_> {
+    /// `--lora`, by the key that asks for adapters.
+    pub(super) fn say(&self, reading: &mut Reading<'_>, key: &str) {
+        let all = |targets: &[String]| targets.iter().any(|name| name == "all" || name == "all-linear");
+        let targets = match self.targets {
+            Some(targets) if !targets.is_empty() && !all(targets) => targets.join("+"),
+            _ => "all-linear".to_owned(),
+        };
+        let mut value = format!("r={}", self.rank);
+        if self.dropout > 0.0 {
+            value += &format!(",dropout={}", self.dropout);
+        }
+        value += &format!(",targets={targets}");
+        if !self.save.is_empty() {
+            value += &format!(",save={}", self.save.join("+"));
+            value += &self.save_dtype.map(|dtype| format!(",save_dtype={dtype}")).unwrap_or_default();
+        }
+        reading.set("--lora", value, key);
+    }
 }
 
 /// `deepspeed`: the config itself, or the path of its file.

@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::search_args::SearchArgs;
 use crate::side_by_side::{cores, counted, side_by_side};
-use peakledger_input::Problem;
+use peakledger_input::{Place, Problem};
 use peakledger_plan::options::Options;
 use peakledger_plan::{Plan, Tried, Verdict, plan, try_out, try_out_replayed};
 use peakledger_report::{Refused, SearchReport, SearchRow, closest, is_near};
@@ -85,7 +85,14 @@ impl Search<'_> {
     fn options(&self, number: u64) -> Result<Options, Problem> {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         let step = self.combinations.step(number, &self.request.step)?;
-        step.options(Some(self.trial.card))?.of_sequences(self.sequences)
+        let dealt_out = step.options(Some(self.trial.card))?.of_sequences(self.sequences);
+        dealt_out.map_err(|problem| match &problem.place {
+            Some(Place::Option(option)) if option == "--micro-batch-size" => {
+                let cause = format!("{}; --global-batch-size N says how many there are", problem.cause);
+                Problem { cause, ..problem }
+            }
+            _ => problem,
+        })
     }
 
     /// Plans a combination, and asks the allocator where its device peak is near the limit and the plan that is there says as much
@@ -96,12 +103,23 @@ impl Search<'_> {
         let (dp, is_whole, mut is_replayed) = (options.mesh()?.dp, options.parallel.pp <= 1, false);
         let (micro_batch_size, gradient_accumulation_steps) =
             (options.micro_batch_size, options.gradient_accumulation_steps);
+        let length = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
+        let tokens = self.sequences.saturating_mul(length);
         let tried = try_out(architecture, options, card, |plan| {
             let quick = Verdict::of(plan, card, None);
             is_replayed = is_whole && is_near(quick);
             if is_replayed { self.trial.quick(plan) } else { quick }
         })?;
-        Ok(SearchRow { number, micro_batch_size, gradient_accumulation_steps, dp, tried, is_replayed })
+        let row = SearchRow {
+            number,
+            micro_batch_size,
+            gradient_accumulation_steps,
+            dp,
+            tokens,
+            tried,
+            is_replayed,
+        };
+        Ok(row)
     }
 
     /// The same by what the caching allocator reserves.

@@ -365,6 +365,25 @@ fn a_misspelt_key_is_the_one_that_was_meant() {
     assert!(said.contains("`hidden_size` is missing\n  help: add "), "{said}");
 }
 
+/// A family's default is not planned in the place of a key that is there with a slip, or by another library's name.
+#[test]
+fn a_slip_in_a_key_that_may_be_left_out_is_refused() {
+    for (slip, key) in [
+        ("num_kv_heads", "num_key_value_heads"),
+        ("tie_word_embeding", "tie_word_embeddings"),
+        ("head_dims", "head_dim"),
+        ("torch_dtypes", "torch_dtype"),
+    ] {
+        let said = refusal(with(&json!({slip: 2, key: null})));
+        let says =
+            format!("`{slip}` is no key of it, and `{key}` is left out\n  help: did you mean `{key}`?");
+        assert!(said.contains(&says), "{said}");
+    }
+    // a key that transformers has beside the one that is left out is no slip for it
+    let bench = Bench::new().file("config.json", with(&json!({"num_kv_heads": 2, "num_key_value_heads": 2})));
+    bench.answer("plan config.json --seq 16");
+}
+
 #[test]
 fn one_kind_of_file_is_not_taken_for_another() {
     let bench = Bench::new().file("config.json", with(&json!({})));

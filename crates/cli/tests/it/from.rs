@@ -27,7 +27,7 @@ fn the_answer_says_where_its_options_came_from() {
         .skip_while(|line| !line.starts_with("from "))
         .take_while(|line| !line.is_empty())
         .collect();
-    insta::assert_snapshot!(said.join("\n"), @r"
+    insta::assert_snapshot!(said.join("\n"), @"
     from       args.json (TrainingArguments): --micro-batch-size 2
                (per_device_train_batch_size, line 4), --gradient-accumulation-steps
                1 (gradient_accumulation_steps left out), --optimizer adamw (optim
@@ -35,7 +35,8 @@ fn the_answer_says_where_its_options_came_from() {
                true (max_grad_norm left out), --recompute full
                (gradient_checkpointing, line 7), --loss-in-model true (Trainer
                passes the labels to the model), --precision bf16-mixed (bf16, line
-               6)
+               6), --weights-dtype fp32 (dtype left out: TRL then loads the model in
+               float32)
     not read   args.json: my_key, line 8
     unplanned  args.json (torch_compile, line 9): torch.compile
     ");
@@ -59,6 +60,10 @@ fn programs_get_the_same() {
     let mut said: serde_json::Value = serde_json::from_str(&again.out).unwrap();
     let mut answer = answer.clone();
     answer.as_object_mut().unwrap().remove("from");
+    // what the file asks for and is not planned is said beside the verdict
+    let left_out = "`torch_compile` is not planned, or otherwise than asked for: see `unplanned`";
+    assert_eq!(answer.as_object_mut().unwrap().remove("caveats"), Some(serde_json::json!([left_out])));
+    assert_eq!(said.as_object_mut().unwrap().remove("caveats"), Some(serde_json::json!([])));
     assert!(said.as_object_mut().unwrap().remove("from").is_none());
     assert_eq!(said, answer);
 }
@@ -67,7 +72,7 @@ fn programs_get_the_same() {
 fn print_options_is_that_command_line_alone() {
     let ran = bench().run("plan --from args.json --print-options --gpu a100-80gb --exit-code");
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    insta::assert_snapshot!(ran.out, @"peakledger plan gpt2 --seq-len 512 --micro-batch-size 2 --gradient-accumulation-steps 1 --optimizer adamw --optimizer-impl fused --clip-grad-norm --recompute full --loss-in-model --precision bf16-mixed --gpu a100-80gb --exit-code");
+    insta::assert_snapshot!(ran.out, @"peakledger plan gpt2 --seq-len 512 --micro-batch-size 2 --gradient-accumulation-steps 1 --optimizer adamw --optimizer-impl fused --clip-grad-norm --recompute full --loss-in-model --precision bf16-mixed --weights-dtype fp32 --gpu a100-80gb --exit-code");
     let piped = bench().pipe("fit --from - --print-options", ARGS);
     assert!(piped.out.starts_with("peakledger fit gpt2 --seq-len 512"), "{}", piped.out);
 }
@@ -166,4 +171,34 @@ fn what_cannot_be_is_said_of_the_file() {
       help: write to another file; inputs are never changed
     ");
     assert_eq!(bench.read("args.json"), ARGS);
+}
+
+/// A file that another one names is read once, wherever it is given.
+#[test]
+fn a_file_that_is_named_and_given_is_read_once() {
+    let args =
+        r#"{"output_dir": "out", "per_device_train_batch_size": 1, "bf16": true, "deepspeed": "ds.json"}"#;
+    let ds = r#"{"bf16": {"enabled": true}, "gradient_clipping": 1.0, "zero_optimization": {"stage": 2}, "mine": 1}"#;
+    let bench = Bench::new().file("args.json", args).file("ds.json", ds);
+    for files in ["--from args.json --from ds.json", "--from ds.json --from ./args.json", "--from args.json"]
+    {
+        let out = bench.answer(&format!("plan gpt2 --seq 64 --gpus 2 {files}"));
+        assert_eq!(out.matches("mine, line 1").count(), 1, "{files}: {out}");
+    }
+}
+
+/// What is not planned stands beside the verdict too.
+#[test]
+fn what_is_left_out_is_said_beside_the_verdict() {
+    let out = bench().answer("plan --from args.json --seq 256 --step steady --gpu rtx-4090");
+    let head: Vec<&str> = out.lines().take_while(|line| !line.is_empty()).collect();
+    insta::assert_snapshot!(head.join("\n"), @"
+    peak 2.14 GiB in backward of the steady step
+    at transformer.wte: add.Tensor
+    fits: 20.75 GiB to spare on NVIDIA GeForce RTX 4090 (2.48 GiB reserved and
+    286.10 MiB of CUDA context, of 23.51 GiB)
+    note: `torch_compile` is not planned, or otherwise than asked for: see
+          `unplanned`
+    gpt2: 124,439,808 parameters
+    ");
 }

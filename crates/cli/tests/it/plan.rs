@@ -33,6 +33,9 @@ fn a_table() {
     at loss_function: _log_softmax_backward_data
     fits: 14.40 GiB to spare on Tesla T4 (26.00 MiB reserved and 140.88 MiB of CUDA
     context, of 14.56 GiB)
+    note: Tesla T4 has no bf16 (it is sm75, and bf16 begins with sm80): torch
+          emulates it there, slowly; --precision fp16-mixed plans what is run
+          instead
     config.json: 202,048 parameters
 
     model      transformers 5.24 modules (modeling_llama.py) on torch 2.15, every
@@ -72,8 +75,9 @@ fn a_table() {
 
     device peak 21.77 MiB with the batch and kernel memory, in backward of the
     steady step
-    reserved 26.00 MiB by the caching allocator: 21.77 MiB allocated, 4.23 MiB free
-    in segments that are partly in use
+    reserved 26.00 MiB by the caching allocator, most of all in backward of the
+    steady step: there 21.77 MiB allocated, 4.23 MiB free in segments that are
+    partly in use
     costs of the steady step: 130.9 MFLOP; 45.13 MiB moved on the card; Tesla T4 has
     no rate for a type that is multiplied, so there is no theoretical time
     not counted: the little that other kernels allocate inside themselves (sorting,
@@ -146,8 +150,10 @@ fn a_table_on_forty_columns() {
     kernel memory, in backward of the steady
     step
     reserved 26.00 MiB by the caching
-    allocator: 21.15 MiB allocated, 4.85 MiB
-    free in segments that are partly in use
+    allocator, most of all in backward of
+    the steady step: there 21.15 MiB
+    allocated, 4.85 MiB free in segments
+    that are partly in use
     costs of the steady step: 135.1 MFLOP;
     35.58 MiB moved on the card
     not counted: the little that other
@@ -199,8 +205,9 @@ fn a_table_in_ascii() {
 
     device peak 21.93 MiB with the batch and kernel memory, in backward.1 of the
     steady step
-    reserved 26.00 MiB by the caching allocator: 21.93 MiB allocated, 4.07 MiB free
-    in segments that are partly in use
+    reserved 26.00 MiB by the caching allocator, most of all in backward.1 of the
+    steady step: there 21.93 MiB allocated, 4.07 MiB free in segments that are
+    partly in use
     costs of the steady step: 540.5 MFLOP; 102.99 MiB moved on the card
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
@@ -273,7 +280,7 @@ fn markdown() {
 
     device peak 21.15 MiB with the batch and kernel memory, in backward of the steady step
 
-    reserved 26.00 MiB by the caching allocator: 21.15 MiB allocated, 4.85 MiB free in segments that are partly in use
+    reserved 26.00 MiB by the caching allocator, most of all in backward of the steady step: there 21.15 MiB allocated, 4.85 MiB free in segments that are partly in use
 
     costs of the steady step: 135.1 MFLOP; 35.58 MiB moved on the card
 
@@ -581,15 +588,16 @@ fn candidates_on_a_card() {
     CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00
     MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever
     allocated: 6.32 MiB of what is reserved is free
-    it fits with recompute (1.90 MiB to spare) and half (1.90 MiB to spare)
+    it fits with recompute (1.90 MiB to spare, on the edge) and half (1.90 MiB to
+    spare, on the edge)
     ");
     assert_snapshot!(table(answer("336MiB", &three, &[])), @"
     candidates
-                    peak  fits                         saves          cost
-    baseline   20.99 MiB  no: 2.10 MiB short                     1.1 GFLOP
-    recompute  15.30 MiB  yes: 1.90 MiB to spare    5.69 MiB  +184.5 MFLOP
-    half       11.80 MiB  yes: 1.90 MiB to spare    9.20 MiB  -540.5 MFLOP
-    twice      39.39 MiB  no: 30.10 MiB short     -18.39 MiB    +1.1 GFLOP
+                    peak  fits                          saves          cost
+    baseline   20.99 MiB  no: 2.10 MiB short                      1.1 GFLOP
+    recompute  15.30 MiB  edge: 1.90 MiB to spare    5.69 MiB  +184.5 MFLOP
+    half       11.80 MiB  edge: 1.90 MiB to spare    9.20 MiB  -540.5 MFLOP
+    twice      39.39 MiB  no: 30.10 MiB short      -18.39 MiB    +1.1 GFLOP
     ");
     assert_snapshot!(table(answer("1GiB", &three[..1], &["--ascii"])), @"
     candidates
@@ -603,7 +611,8 @@ fn candidates_on_a_card() {
     does not fit: 138.10 MiB short on 200MiB (52.00 MiB reserved and 286.10 MiB of
     CUDA context, of 200.00 MiB); it runs out in load of the first step: 2.00 MiB
     asked for with 0 B left
-    no candidate fits; the closest is recompute (134.10 MiB short)
+    no candidate fits; the closest is recompute (134.10 MiB short); `peakledger fit`
+    tries several together
     ");
     assert!(!heading(answer("1GiB", &three, &[])).contains("it fits with"), "as it does as it is");
 
@@ -616,7 +625,7 @@ fn candidates_on_a_card() {
     CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00
     MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever
     allocated: 6.32 MiB of what is reserved is free
-    it fits with seq 0 (25.90 MiB to spare) and 12 more
+    it fits with seq 0 (25.90 MiB to spare, on the edge) and 12 more
     ");
 
     let markdown = answer("336MiB", &three, &["--format", "markdown"]);
@@ -625,14 +634,14 @@ fn candidates_on_a_card() {
 
     does not fit: 2.10 MiB short on 336MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
 
-    it fits with recompute (1.90 MiB to spare) and half (1.90 MiB to spare)
+    it fits with recompute (1.90 MiB to spare, on the edge) and half (1.90 MiB to spare, on the edge)
     ");
     assert_snapshot!(&markdown[markdown.find("| candidate").unwrap()..markdown.find("device peak ").unwrap()], @"
     | candidate | peak | fits | saves | cost | in | most moved | for it |
     | --- | ---: | --- | ---: | ---: | --- | --- | --- |
     | baseline | 20.99 MiB | no: 2.10 MiB short |  | 1.1 GFLOP | backward, steady |  |  |
-    | recompute | 15.30 MiB | yes: 1.90 MiB to spare | 5.69 MiB | +184.5 MFLOP | backward, steady | activation -5.69 MiB | 184.5 MFLOP again |
-    | half | 11.80 MiB | yes: 1.90 MiB to spare | 9.20 MiB | -540.5 MFLOP | backward, steady | activation -5.29 MiB |  |
+    | recompute | 15.30 MiB | edge: 1.90 MiB to spare | 5.69 MiB | +184.5 MFLOP | backward, steady | activation -5.69 MiB | 184.5 MFLOP again |
+    | half | 11.80 MiB | edge: 1.90 MiB to spare | 9.20 MiB | -540.5 MFLOP | backward, steady | activation -5.29 MiB |  |
     | twice | 39.39 MiB | no: 30.10 MiB short | -18.39 MiB | +1.1 GFLOP | backward, steady | activation +10.58 MiB |  |
     ");
 

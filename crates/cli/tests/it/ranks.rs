@@ -81,8 +81,9 @@ fn the_worst_rank_is_shown_and_the_others_beside_it() {
 
     device peak 21.39 MiB with the batch and kernel memory, in backward.1 of the
     steady step
-    reserved 26.00 MiB by the caching allocator: 21.39 MiB allocated, 4.61 MiB free
-    in segments that are partly in use
+    reserved 26.00 MiB by the caching allocator, most of all in backward.1 of the
+    steady step: there 21.39 MiB allocated, 4.61 MiB free in segments that are
+    partly in use
     costs of the steady step: 282.9 MFLOP; 54.66 MiB moved on the card, 64.00 KiB
     sent to other ranks; theoretical on NVIDIA A100-SXM4-80GB, at its peak rates:
     28.33 µs, 0.22 µs to other ranks over NVLink

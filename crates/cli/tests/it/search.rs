@@ -52,7 +52,7 @@ fn a_table() {
 
     what cannot be, and why; of alike reasons the first
     6  --micro-batch-size: 4 sequences in a step are no multiple of micro-batch 2 ×
-       dp 4 = 8
+       dp 4 = 8; --global-batch-size N says how many there are
     6  --tp: 2 key-value heads / tp 4 = 0 and 2 over: a rank has whole heads
 
     in theory: products and copies at the card's peak rates, what is computed again,

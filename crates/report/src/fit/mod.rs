@@ -90,6 +90,10 @@ fn at_most(largest: Largest, one: &str, many: &str) -> String {
     let unit = if amount == 1 { one } else { many };
     let limit = match largest.limit {
         Limit::Card => format!("; {} do not fit", amount.saturating_add(1)),
+        Limit::Reserved { up_to } => format!(
+            "; {} do not fit, of more some may again, up to {up_to}: what the allocator reserves does not grow evenly",
+            amount.saturating_add(1)
+        ),
         Limit::Model => ", the model's limit".to_owned(),
         Limit::Search => ", and more is not looked for".to_owned(),
     };
@@ -97,14 +101,14 @@ fn at_most(largest: Largest, one: &str, many: &str) -> String {
 }
 
 /// What is said of an order.
-const CHEAPEST_FIRST: &str = ", those first that cost the least time in theory, and last those on the edge";
+const CHEAPEST_FIRST: &str = ", those first that cost the least time in theory";
 
 /// What is said of the front.
 const PARETO: &str = "memory against time: no other of these takes no more of both";
 
 /// What is said of every largest amount.
-const NEXT_TO_NOTHING: &str = "each largest is where one more does not fit; what the allocator reserves does not grow evenly, so \
-                               more still may; at it next to nothing is to spare, also for what is not counted";
+const NEXT_TO_NOTHING: &str = "each largest is where one more does not fit; at it next to nothing is to spare, also for what is not \
+                               counted, and at an edge less than a CUDA context may take";
 
 impl FitReport<'_> {
     fn lines(&self) -> impl Iterator<Item = Line<'_>> {

@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr;
 pub(super) fn amount(largest: Largest, look: &Look) -> String {
     match (largest.amount, largest.limit) {
         (None, _) => "none".to_owned(),
-        (Some(amount), Limit::Card) => amount.to_string(),
+        (Some(amount), Limit::Card | Limit::Reserved { .. }) => amount.to_string(),
         (Some(amount), Limit::Model) => format!("all {amount}"),
         (Some(amount), Limit::Search) => format!("{} {amount}", if look.ascii { ">=" } else { "≥" }),
     }

@@ -135,7 +135,9 @@ impl PlanReport<'_> {
                 // of those that are as close, the one that was given first
                 let closest = verdicts.iter().rev().max_by_key(|(_, verdict)| verdict.headroom())?;
                 let closest = said(closest);
-                let text = format!("no candidate fits; the closest is {closest}; `peakledger fit` tries several together");
+                let text = format!(
+                    "no candidate fits; the closest is {closest}; `peakledger fit` tries several together"
+                );
                 Some((text, false))
             }
         }

@@ -113,7 +113,7 @@ impl PlanReport<'_> {
 
     /// What is reserved and what that is made of.
     fn reserved_line(&self) -> Option<String> {
-        self.reservation_of(self.plan).map(Reservation::sentence)
+        self.reservation_of(self.plan).map(|reservation| reservation.sentence(self.plan))
     }
 
     /// The largest total on the host in the steps shown.

@@ -1,6 +1,7 @@
 //! What the caching allocator makes of a plan: its load, its first and its steady step, one after the other.
 
 use super::script::{Ask, Outcome, run};
+use crate::plan::id;
 use peakledger_allocator::{
     Card as Device, OutOfMemory, Request, Settings, Stream as AllocatorStream, Totals,
 };
@@ -15,6 +16,8 @@ pub struct Reservation {
     pub settings: Settings,
     /// What is held where most is reserved. On a card that runs out, what the steps would take on a larger one.
     pub peak: Totals,
+    /// Where that is: the step and its phase, by place. Nothing where nothing is reserved.
+    pub at: Option<(Step, usize)>,
     /// The most bytes allocated: what `torch.cuda.max_memory_allocated` shows, with what the allocator adds to requests.
     pub allocated: u64,
     /// How often everything cached is given back to the card to make room; the step waits for it each time.
@@ -79,6 +82,7 @@ impl Reservation {
         Reservation {
             settings: outcome.settings,
             peak: outcome.peak.totals,
+            at: outcome.peak.at.and_then(|at| asked.place(at)).map(|(step, phase, _)| (step, phase)),
             allocated: outcome.allocated_peak.totals.allocated,
             retries: outcome.retries,
             oom,
@@ -109,7 +113,7 @@ impl Reservation {
     }
 
     /// `reserved 18.21 GiB by the caching allocator: …`, and what that is made of.
-    pub(crate) fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self, plan: &Plan) -> String {
         let tails = match self.peak.tails {
             0 => String::new(),
             tails => format!(" ({} of it the unsplit ends of blocks)", Bytes::new(tails)),
@@ -125,7 +129,13 @@ impl Reservation {
             text if text == "default" => String::new(),
             text => format!(" under {text}"),
         };
-        format!("reserved {} by the caching allocator{settings}: {}", self.reserved(), parts.join(", "))
+        let place = self.at.and_then(|(step, phase)| Some((step, plan.step(step).phases.get(phase)?)));
+        let place = place.map_or_else(String::new, |(step, phase)| {
+            let several = plan.options.gradient_accumulation_steps > 1;
+            format!(" in {} of the {} step", id(phase, several), step.as_str())
+        });
+        let (reserved, parts) = (self.reserved(), parts.join(", "));
+        format!("reserved {reserved} by the caching allocator{settings}, most of all{place}: there {parts}")
     }
 }
 

@@ -65,6 +65,8 @@ pub struct SearchRow {
     pub gradient_accumulation_steps: u32,
     /// Data parallel ranks.
     pub dp: u32,
+    /// Tokens of a step, those of all ranks together.
+    pub tokens: u64,
     /// What it takes and costs.
     pub tried: Tried,
     /// Whether what the caching allocator reserves was found out; else it is known by its device peak.
@@ -94,9 +96,11 @@ impl Refused {
 }
 
 impl SearchRow {
-    /// The order of rows: those that fit, then the quickest, then those that take least, then as they were counted.
+    /// The order of rows: those that fit, then the quickest, then those that take least, then as they were counted. Steps of
+    /// different lengths are compared by what a token takes.
     pub fn order(&self) -> impl Ord + use<> {
-        let time = self.tried.time.map(|time| time.step());
+        let of_a_token = |time: Picoseconds| time.0.saturating_mul(1 << 32) / u128::from(self.tokens.max(1));
+        let time = self.time().map(of_a_token);
         (!self.tried.verdict.fits(), time.is_none(), time, self.tried.verdict.needed, self.number)
     }
 
@@ -215,10 +219,20 @@ impl SearchReport<'_> {
         };
         match self.front().next() {
             Some(row) => {
-                Some(format!("{}: {}", if row.time().is_some() { "quickest" } else { "least" }, said(row)))
+                let which = match (row.time(), self.differ_in_tokens()) {
+                    (None, _) => "least",
+                    (Some(_), false) => "quickest",
+                    (Some(_), true) => "quickest by the token",
+                };
+                Some(format!("{which}: {}", said(row)))
             }
             None => self.closest().map(|row| format!("none fits; the closest is {}", said(row))),
         }
+    }
+
+    /// Whether their steps are of different lengths: then times of steps say nothing of each other.
+    fn differ_in_tokens(&self) -> bool {
+        self.rows.windows(2).any(|pair| matches!(pair, [one, other] if one.tokens != other.tokens))
     }
 
     /// Where none fits, the one that is least short.
@@ -257,6 +271,9 @@ impl SearchReport<'_> {
 
     /// How much longer it takes than the quickest that fits.
     fn added(&self, row: &SearchRow) -> Option<i128> {
+        if self.differ_in_tokens() {
+            return None;
+        }
         Some(row.time()?.minus(self.front().next()?.time()?))
     }
 }
