@@ -13,6 +13,7 @@ mod combinations;
 mod data_parallel_args;
 mod from;
 mod http;
+mod other_words;
 mod output;
 mod parallel_args;
 mod post_training_args;

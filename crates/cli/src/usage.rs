@@ -1,5 +1,6 @@
 //! What is wrong with the arguments, in the form of every other problem: the option, the cause and the mend.
 
+use crate::other_words;
 use crate::report;
 use crate::step_args::Parts;
 use clap::Command;
@@ -109,7 +110,9 @@ pub(crate) fn explained(error: &clap::Error, command: &Command, asker: Asker<'_>
                 "" => "its value is missing".to_owned(),
                 value => format!("{} is none of its values", quoted(value)),
             };
+            let meant = other_words::value(option, value);
             Problem::in_option(option, cause).mend(match (option, known.as_slice()) {
+                (_, known) if meant.is_some() => with_values(meant.unwrap_or_default(), known),
                 ("--lora", _) => LORA.to_owned(),
                 ("--recompute", _) => RECOMPUTE.to_owned(),
                 ("--offload", _) => OFFLOAD.to_owned(),
@@ -186,6 +189,9 @@ fn unknown(option: &str, command: &Command, asker: Asker<'_>) -> Problem {
         .collect();
     let cause = format!("{} has no such option", asker.name());
     let word = option.trim_start_matches('-');
+    if let Some(mend) = other_words::option(word, |name| names.contains(&name)) {
+        return Problem::in_option(clipped(option), cause).mend(mend);
+    }
     // the whole of a word and more: `--batch-size` means `--micro-batch-size`, `--seq-length` means `--seq-len`
     let is_part = |part: &str, whole: &str| {
         2 * part.len() >= whole.len() && (whole.starts_with(part) || whole.ends_with(part))
@@ -201,9 +207,21 @@ fn unknown(option: &str, command: &Command, asker: Asker<'_>) -> Problem {
     })
 }
 
+/// What is to be written for a word of another tool, and the words that there are.
+fn with_values(meant: String, known: &[&str]) -> String {
+    match known {
+        [] => meant,
+        known => format!("{meant}; its values are {}", listed(known)),
+    }
+}
+
+fn listed(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
+
 /// The words that there are, and which of them was meant where one was.
 fn choice(word: &str, known: &[&str]) -> String {
-    let listed = known.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+    let listed = listed(known);
     // every letter is a slip of the hand away from every other
     match misspelt(word, known.iter().copied()).filter(|_| word.len() > 1) {
         Some(meant) => format!("did you mean `{meant}`? They are {listed}"),
@@ -320,11 +338,7 @@ pub(crate) fn offload(text: &str) -> Result<Offload, Problem> {
             "activations" => &mut offload.activations,
             "optimizer" => &mut offload.optimizer,
             "parameters" => &mut offload.parameters,
-            _ => {
-                return Err(
-                    Problem::anywhere(format!("{} is none of its values", quoted(word))).mend(OFFLOAD)
-                );
-            }
+            _ => return Err(no_value("--offload", word, OFFLOAD)),
         };
         *part = true;
     }
@@ -381,7 +395,16 @@ pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
             Ok(layers) => Ok(Recompute::Block(layers)),
             Err(_) => Err(wrong(format!("{} is no number of layers", quoted(layers)))),
         },
-        _ => Err(wrong(format!("{} is none of its values", quoted(text)))),
+        _ => Err(no_value("--recompute", text, RECOMPUTE)),
+    }
+}
+
+/// A word that is none of an option's values, with the one that another tool's word means or else how they are written.
+fn no_value(option: &str, word: &str, written: &str) -> Problem {
+    let problem = Problem::anywhere(format!("{} is none of its values", quoted(word)));
+    match other_words::value(option, word) {
+        Some(meant) => problem.mend(meant),
+        None => problem.mend(written),
     }
 }
 

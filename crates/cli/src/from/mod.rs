@@ -14,7 +14,7 @@ mod fsdp;
 mod llama_factory;
 mod megatron;
 mod open;
-mod optimizer;
+pub(crate) mod optimizer;
 mod reading;
 mod resolved;
 #[cfg(test)]

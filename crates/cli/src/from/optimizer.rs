@@ -2,17 +2,17 @@
 //! `type` of DeepSpeed's `optimizer`, torchtitan's and Megatron's.
 
 /// What a name means here.
-pub(super) struct Named {
-    pub(super) kind: &'static str,
-    pub(super) implementation: Option<&'static str>,
+pub(crate) struct Named {
+    pub(crate) kind: &'static str,
+    pub(crate) implementation: Option<&'static str>,
     /// What of it the plan leaves out.
-    pub(super) not_planned: Option<&'static str>,
+    pub(crate) not_planned: Option<&'static str>,
 }
 
 const PAGED: &str = "pages of the optimizer state that are moved to the host where the card is full";
 
 /// What is planned of an optimizer by that name.
-pub(super) fn of(name: &str) -> Option<Named> {
+pub(crate) fn of(name: &str) -> Option<Named> {
     let (kind, implementation, not_planned) = match name.to_ascii_lowercase().as_str() {
         "adamw_torch" => ("adamw", None, None),
         "adamw_torch_fused" => ("adamw", Some("fused"), None),

@@ -146,12 +146,14 @@ fn whatever_is_wrong_has_its_mend() {
         ("plan", "`peakledger plan` needs `MODEL`\n  help: it is written `peakledger plan MODEL`\n"),
         ("show a b", "`b`: `peakledger show` takes no such argument\n  help: `peakledger show --help` lists"),
         (
-            "plan gpt2 --load-in-4bit",
+            "plan gpt2 --colour blue",
             "has no such option\n  help: `peakledger plan --help` lists what there is\n",
         ),
-        ("plan gpt2 --batch-size 4", "has no such option\n  help: did you mean `--micro-batch-size`? "),
-        ("plan gpt2 --seq-length 4", "has no such option\n  help: did you mean `--seq-len`? "),
-        ("plan gpt2 --grad-accum 4", "did you mean `--gradient-accumulation-steps`? "),
+        (
+            "plan gpt2 --micro-batch-sizes 4",
+            "has no such option\n  help: did you mean `--micro-batch-size`? ",
+        ),
+        ("plan gpt2 --gradient-acc 4", "did you mean `--gradient-accumulation-steps`? "),
         ("plan gpt2 --recomp full", "did you mean `--recompute`? "),
         ("plan gpt2 --seq-len", "`--seq-len`: its value is missing\n  help: write it as `--seq-len N`\n"),
         (
@@ -171,4 +173,55 @@ fn whatever_is_wrong_has_its_mend() {
         assert!(said.starts_with("error: ") && said.contains(says), "{arguments}: {said}");
         assert_eq!(said.lines().count(), 2, "{arguments}: {said}");
     }
+}
+
+#[test]
+fn words_of_other_tools_are_told_in_ours() {
+    for (arguments, mend) in [
+        ("--bs 4", "write `--micro-batch-size N`"),
+        ("--bsz=4", "write `--micro-batch-size N`"),
+        ("--per_device_train_batch_size 4", "write `--micro-batch-size N`"),
+        ("--max-length 512", "write `--seq-len N`"),
+        ("--load-in-4bit", "write `--quantize nf4`"),
+        (
+            "--bf16",
+            "write `--precision bf16-mixed` (fp32 weights under autocast, which is the default; with `--precision bf16` the weights are bf16 too)",
+        ),
+        ("--fp16", "write `--precision fp16-mixed` ("),
+        ("--dtype bf16", "write `--weights-dtype bf16` ("),
+        ("--deepspeed ds.json", "write `--from ds.json` ("),
+        ("--config run.yaml", "write `--from FILE` ("),
+        ("--liger", "write `--fused-loss` ("),
+        ("--qlora", "write `--lora r=16 --quantize nf4` ("),
+        ("--lora-r 16", "write `--lora r=16`"),
+        ("--model gpt2", "name the model without an option: `peakledger plan MODEL`"),
+        ("--learning-rate 1e-4", "leave it out: no byte depends on it"),
+        ("--torch-compile", "leave it out: what it does to memory is not planned yet"),
+        ("--attention flash_attention_2", "write `--attention sdpa`; its values are `sdpa`, `eager`"),
+        (
+            "--optimizer adamw_torch_fused",
+            "write `--optimizer adamw --optimizer-impl fused`; its values are `adamw`, ",
+        ),
+        (
+            "--optimizer paged_adamw_8bit",
+            "write `--optimizer adamw-8bit` (not planned: pages of the optimizer state ",
+        ),
+        ("--quantize 4bit", "write `--quantize nf4`; its values are `nf4`, "),
+        ("--weights-dtype torch.bfloat16", "write `--weights-dtype bf16`; its values are `fp32`, "),
+        ("--recompute true", "write `--recompute full`"),
+        ("--offload cpu", "write `--offload optimizer`"),
+        ("--zero stage3", "write `--zero 3`; its values are `0`, "),
+    ] {
+        let said = refused(&arguments.split(' ').collect::<Vec<_>>());
+        let option = arguments.split([' ', '=']).next().unwrap();
+        assert!(said.starts_with(&format!("error: `{option}`: ")), "{arguments}: {said}");
+        assert!(said.contains(&format!("\n  help: {mend}")), "{arguments}: {said}");
+    }
+    let said = refused(&["--candidate", "a: --gradient_checkpointing_enable"]);
+    assert!(
+        said.contains("`a`: `--gradient_checkpointing_enable`: a candidate has no such option"),
+        "{said}"
+    );
+    let said = Bench::with_sample().refusal("show ledger.json --bf16");
+    assert!(said.contains("help: `peakledger show --help` lists what there is"), "{said}");
 }
