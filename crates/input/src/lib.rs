@@ -39,7 +39,7 @@ mod system;
 pub use binary::{Binary, MEASURED_LIMIT, MOST_RATIO};
 pub use fields::{FIELDS_LIMIT, Fields, Syntax};
 pub use ledger::{open_ledger, read_ledger};
-pub use near::{misspelt, near};
+pub use near::{misspelt, misspelt_name, near};
 pub use problem::{Place, Problem, grouped, quoted};
 pub use source::{CONFIG_LIMIT, Input, LEDGER_LIMIT, Limit, Source};
 pub use system::in_plain_words;

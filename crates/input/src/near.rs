@@ -41,6 +41,21 @@ pub fn misspelt<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
     best.map(|(_, candidate)| candidate)
 }
 
+/// The same of names whose numbers tell them apart, as those of models, families and cards do: a slip of the hand changes
+/// none of them, and of a short name every letter counts.
+pub fn misspelt_name<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const SHORT: usize = 4;
+    if word.len() <= SHORT {
+        return None;
+    }
+    let numbers = |name: &str| -> Vec<String> {
+        let runs = name.split(|c: char| !c.is_ascii_digit());
+        runs.filter(|run| !run.is_empty()).map(str::to_owned).collect()
+    };
+    let of_word = numbers(word);
+    misspelt(word, names.into_iter().filter(|name| numbers(name) == of_word))
+}
+
 /// A part of a compound name counts for a little less than the whole: `byts` means `size_bytes`.
 fn likeness(word: &str, candidate: &str) -> f64 {
     let whole = strsim::jaro_winkler(word, candidate);
@@ -50,7 +65,7 @@ fn likeness(word: &str, candidate: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{misspelt, near};
+    use super::{misspelt, misspelt_name, near};
 
     #[test]
     fn offers_what_was_meant_and_nothing_far_off() {
@@ -72,5 +87,16 @@ mod tests {
         assert_eq!(misspelt("intermediate_size", fields), Some("intermediate_sze"));
         assert_eq!(misspelt("hidden_size", fields), None);
         assert_eq!(misspelt(&"name".repeat(100), fields), None);
+    }
+
+    #[test]
+    fn a_slip_of_the_hand_changes_no_number() {
+        let families = ["llama", "qwen2", "qwen3", "gemma2", "gpt_neox"];
+        assert_eq!(misspelt_name("llaam", families), Some("llama"));
+        assert_eq!(misspelt_name("qewn3", families), Some("qwen3"));
+        assert_eq!(misspelt_name("gpt-neox", families), Some("gpt_neox"));
+        for other in ["qwen4", "qwen2_vl", "gemma", "gpt2", "l4"] {
+            assert_eq!(misspelt_name(other, families), None, "{other}");
+        }
     }
 }

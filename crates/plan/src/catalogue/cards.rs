@@ -1,8 +1,9 @@
 //! Cards: total memory as `torch.cuda.get_device_properties().total_memory` has it, which is less than the box says.
 
+use super::meant::{letters, meant};
 use super::speeds::{self, Speeds};
 use peakledger_core::Bytes;
-use peakledger_input::{Problem, near, quoted};
+use peakledger_input::{Problem, quoted};
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -130,24 +131,16 @@ pub fn card(name: &str) -> Result<Card, Problem> {
             return Err(Problem::in_option("--gpu", cause).mend(mend));
         }
     }
-    let wanted = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
     if let Some(total) = amount(name)? {
         let (name, source) = (name.trim().to_owned(), "as given".to_owned());
         let (full_name, capability, context, speeds) = (None, None, None, None);
         return Ok(Card { name, full_name, total, capability, source, context, speeds });
     }
-    let mend = match near(&wanted, cards().map(|card| card.name.as_str())) {
-        Some(near) => format!(
-            "did you mean `{near}`? `peakledger list gpus` shows all; an amount such as 80GiB works too"
-        ),
-        None => "`peakledger list gpus` shows the known ones; an amount such as 80GiB works too".to_owned(),
-    };
+    let names: Vec<&str> = cards().map(|card| card.name.as_str()).collect();
+    let meant = meant(name, &names);
+    let mend =
+        format!("{meant}`peakledger list gpus` shows the known ones; an amount such as 80GiB works too");
     Err(Problem::in_option("--gpu", format!("the card {} is not known", quoted(name))).mend(mend))
-}
-
-/// The letters and digits of a name, in lower case: what tells one card from another.
-fn letters(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// A name of the catalogue without the memory at its end: `h100` of `h100-80gb` as of `h100-94gb`.
@@ -245,7 +238,7 @@ mod tests {
         assert_eq!(card("80GiB").unwrap().total, Bytes::new(80 << 30));
         assert_eq!(card("RTX 4090").unwrap().name, "rtx-4090");
         assert_eq!((card("t4").unwrap().capability, card("24gb").unwrap().capability), (Some((7, 5)), None));
-        assert!(card("h10").unwrap_err().to_string().contains("did you mean"));
+        assert!(card("gtx 4090").unwrap_err().to_string().contains("did you mean"));
         for (text, bytes) in
             [("1_0GiB", 10 << 30), ("80 GiB", 80 << 30), ("24G", 24 << 30), ("0.5 PiB", 1 << 49)]
         {

@@ -4,6 +4,7 @@
 //! seen.
 
 mod cards;
+mod meant;
 mod models;
 mod speeds;
 

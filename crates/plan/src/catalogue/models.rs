@@ -1,6 +1,7 @@
 //! Models: by catalogue name, by path, or by their name in the local Hugging Face cache. Nothing is ever downloaded.
 
-use peakledger_input::{CONFIG_LIMIT, Input, Problem, Source, near, quoted};
+use super::meant::meant_model;
+use peakledger_input::{CONFIG_LIMIT, Input, Problem, Source, quoted};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
@@ -141,15 +142,14 @@ fn unknown(name: &str) -> Problem {
         let problem = Problem::in_file(name, "no such file or folder");
         return problem.mend("name a config.json, a folder with one, or a model of `peakledger list models`");
     }
-    let names = models().iter().map(|model| model.name.as_str());
-    let last = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-    let near = near(&last, names).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    let names: Vec<&str> = models().iter().map(|model| model.name.as_str()).collect();
+    let meant = meant_model(name.rsplit('/').next().unwrap_or(name), &names);
     let where_ = if name.contains('/') {
         "it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; pass its config.json"
     } else {
         "`peakledger list models` shows the known ones; a config.json works too"
     };
-    Problem::anywhere(format!("the model {} is not known", quoted(name))).mend(format!("{near}{where_}"))
+    Problem::anywhere(format!("the model {} is not known", quoted(name))).mend(format!("{meant}{where_}"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::model::{FAMILIES, Family};
 use crate::options::MOST_BLOCKS;
 use crate::torch::Dtype;
 use peakledger_core::printable;
-use peakledger_input::{Problem, Source, json, misspelt, near, quoted};
+use peakledger_input::{Problem, Source, json, misspelt, misspelt_name, quoted};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         };
         FAMILIES.iter().find(|family| family.model_type == name).ok_or_else(|| {
             let cause = format!("the model family {} is not known", quoted(name));
-            let mend = match near(name, known()) {
+            let mend = match misspelt_name(name, known()) {
                 Some(near) => format!("did you mean `{near}`? Known are {listed}"),
                 None => format!("known are {listed}"),
             };
