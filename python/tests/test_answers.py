@@ -240,6 +240,10 @@ PROBLEMS: list[tuple[Callable[[], object], dict[str, str | None]]] = [
     (lambda: pl.plan("gpt2", lora=["r"]), {"place": "lora", "cause": "list"}),  # type: ignore[arg-type]
     (lambda: pl.plan("gpt2", format="json"), {"place": "format", "mend": "to_json"}),  # type: ignore[call-arg]
     (lambda: pl.plan("gpt2", gpu="h10"), {"place": "gpu", "mend": "`peakledger.list_gpus()`"}),
+    (lambda: pl.plan("gpt2", lora=8), {"place": "lora", "mend": '`lora={"r": 8}`'}),  # type: ignore[arg-type]
+    (lambda: pl.plan("gpt2", lora=True), {"place": "lora", "mend": '`lora={"r": 16}`'}),  # type: ignore[arg-type]
+    (lambda: pl.plan("gpt2", bf16=True), {"place": "bf16", "mend": '`precision="bf16-mixed"`'}),  # type: ignore[call-arg]
+    (lambda: pl.plan("gpt2", qlora=True), {"place": "qlora", "mend": '`lora={"r": 16}, quantize="nf4"`'}),  # type: ignore[call-arg]
     (lambda: pl.plan("gpt2", **{"from": "ds.json"}), {"place": "from", "mend": "`from_=`"}),
     (lambda: pl.plan("gpt2", from_="-"), {"cause": "standard input"}),
     (lambda: pl.fit("gpt2"), {"place": "gpu", "cause": "no"}),

@@ -51,6 +51,26 @@ def test_importing_needs_neither_torch_nor_numpy() -> None:
     assert ran.returncode == 0 and ran.stdout.strip().count(".") == 2, ran.stderr
 
 
+def test_what_needs_torch_says_so() -> None:
+    ran = python(
+        """
+        import sys
+        sys.modules["torch"] = None
+        import peakledger
+        try:
+            peakledger.trace
+        except ModuleNotFoundError as error:
+            print(error)
+        """
+    )
+    assert "`peakledger.trace` needs torch, which is not installed here: `pip install torch`" in ran.stdout, ran.stderr
+
+
+def test_dir_lists_what_is_meant_to_be_used() -> None:
+    names = {name for name in dir(peakledger) if not name.startswith("__")}
+    assert names == {*peakledger.__all__, "trace", "record", "PeakLedgerCallback"} - {"__version__"}
+
+
 @pytest.mark.parametrize(
     ("verb", "options"),
     [

@@ -1,5 +1,6 @@
 //! Arguments that verbs share, and the plain requests that they become at once.
 
+use crate::extension::Extension;
 use crate::output::{self, Output, Target};
 use crate::question::Listener;
 use clap::builder::{PathBufValueParser, StringValueParser, TypedValueParser};
@@ -150,6 +151,12 @@ impl OutputArgs {
         let file = self.output.as_ref().and_then(Target::path);
         if let Some(path) = file {
             output::check_target("--output", path, self.force, inputs)?;
+            let extension = Extension::of(path);
+            extension.check_known()?;
+            extension.check_format(&self.format.map_or(Extension::Open, FormatArg::extension))?;
+        }
+        if self.asked_for() == FormatArg::Html {
+            self.check_no_terminal()?;
         }
         Ok(Output {
             format: match self.asked_for() {
@@ -171,16 +178,25 @@ impl OutputArgs {
         let mut output = self.request_with_pictures(inputs)?;
         if self.format.is_none() && output.format == Format::Table {
             output.format = Format::Html;
-        }
-        if output.format == Format::Html && output.file.is_none() && std::io::stdout().is_terminal() {
-            let problem = Problem::in_option("--output", "a page is for a browser, not for a terminal");
-            return Err(problem.mend("name a file: `-o report.html`"));
+            let extension = output.file.as_deref().map_or(Extension::Open, Extension::of);
+            extension.check_format(&Extension::Html)?;
+            self.check_no_terminal()?;
         }
         Ok(output)
     }
 
+    /// Refuses a page that would go to a terminal.
+    fn check_no_terminal(&self) -> Result<(), Problem> {
+        let is_file = self.output.as_ref().and_then(Target::path).is_some();
+        if is_file || self.listener.is_some() || !std::io::stdout().is_terminal() {
+            return Ok(());
+        }
+        let problem = Problem::in_option("--output", "a page is for a browser, not for a terminal");
+        Err(problem.mend("name a file: `-o report.html`"))
+    }
+
     fn asked_for(&self) -> FormatArg {
-        let of_file = || self.output.as_ref().and_then(Target::path).map(of_extension);
+        let of_file = || self.output.as_ref().and_then(Target::path).map(FormatArg::of);
         self.format.or_else(of_file).unwrap_or(FormatArg::Table)
     }
 
@@ -205,14 +221,27 @@ impl OutputArgs {
     }
 }
 
-fn of_extension(path: &Path) -> FormatArg {
-    let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
-    match extension.as_deref().and_then(|extension| extension.to_str()) {
-        Some("json") => FormatArg::Json,
-        Some("csv") => FormatArg::Csv,
-        Some("md" | "markdown") => FormatArg::Markdown,
-        Some("html" | "htm") => FormatArg::Html,
-        _ => FormatArg::Table,
+impl FormatArg {
+    /// The format that a file's name says; a table where it says none.
+    fn of(path: &Path) -> FormatArg {
+        match Extension::of(path) {
+            Extension::Json => FormatArg::Json,
+            Extension::Csv => FormatArg::Csv,
+            Extension::Markdown => FormatArg::Markdown,
+            Extension::Html => FormatArg::Html,
+            Extension::Text | Extension::Foreign(_) | Extension::Open => FormatArg::Table,
+        }
+    }
+
+    /// How files of the format end.
+    fn extension(self) -> Extension {
+        match self {
+            FormatArg::Table => Extension::Text,
+            FormatArg::Json => Extension::Json,
+            FormatArg::Csv => Extension::Csv,
+            FormatArg::Markdown => Extension::Markdown,
+            FormatArg::Html => Extension::Html,
+        }
     }
 }
 

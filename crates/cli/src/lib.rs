@@ -11,6 +11,7 @@
 mod args;
 mod combinations;
 mod data_parallel_args;
+mod extension;
 mod from;
 mod http;
 mod other_words;
@@ -29,7 +30,7 @@ mod usual_values;
 mod values;
 mod verbs;
 
-pub use question::{Heard, Question};
+pub use question::{Heard, Question, is_flag};
 
 use clap::{CommandFactory, Parser};
 use peakledger_input::Problem;

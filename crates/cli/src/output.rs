@@ -1,12 +1,14 @@
 //! Where answers go: standard output, or a file that is written whole or not at all.
 
 use crate::args::ListArgs;
+use crate::extension::Extension;
 use crate::question::Listener;
 use peakledger_core::document::{Document, LedgerFile};
+use peakledger_core::{Bytes, printable};
 use peakledger_input::{Input, Problem, in_plain_words};
 use peakledger_report::{Format, Look, Report};
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// What the name of an output says. Decided here alone, as [`Input`] is for inputs.
@@ -81,8 +83,30 @@ impl Output {
         let write = |out: &mut dyn Write| peakledger_report::write(report, self.format, &self.look, out);
         match &self.file {
             None => to_standard_output(write),
-            Some(path) => to_file(path, self.force, write),
+            Some(path) => {
+                to_file(path, self.force, write)?;
+                self.confirm(path);
+                Ok(())
+            }
         }
+    }
+
+    /// Saves a ledger in the document form.
+    pub(crate) fn save(&self, path: &Path, file: &LedgerFile) -> Result<(), Problem> {
+        to_file(path, self.force, |out| write_ledger(file, out))?;
+        self.confirm(path);
+        Ok(())
+    }
+
+    /// Tells who sits at a terminal what was written.
+    fn confirm(&self, path: &Path) {
+        if self.listener.is_some() || !io::stderr().is_terminal() {
+            return;
+        }
+        let size =
+            fs::metadata(path).map(|found| format!(" ({})", Bytes::new(found.len()))).unwrap_or_default();
+        // nobody is left to tell where standard error is closed
+        let _closed = writeln!(io::stderr(), "wrote {}{size}", printable(&path.to_string_lossy()));
     }
 }
 
@@ -116,12 +140,8 @@ pub(crate) fn saved<'a>(
         return Err(problem.mend("name a file of its own for each"));
     }
     check_target("--save", path, output.force, inputs)?;
+    Extension::of(path).check_ledger()?;
     Ok(Some(path))
-}
-
-/// Saves a ledger in the document form.
-pub(crate) fn save_ledger(path: &Path, force: bool, file: &LedgerFile) -> Result<(), Problem> {
-    to_file(path, force, |out| write_ledger(file, out))
 }
 
 /// Writes a ledger in the document form.

@@ -1,7 +1,7 @@
 //! What the command line answers, for a program: the same words, and the answer as text instead of on standard output.
 
 use crate::{Cli, usage, verbs};
-use clap::{CommandFactory, Parser};
+use clap::{ArgAction, Command, CommandFactory, Parser};
 use peakledger_input::{Problem, Source};
 use peakledger_report::{Format, Look, Report, write};
 use std::cell::RefCell;
@@ -11,6 +11,16 @@ use std::rc::Rc;
 /// A question to one of the verbs.
 pub struct Question {
     verb: verbs::Verb,
+}
+
+/// Whether the option of that name, which some verb has, stands without a value.
+pub fn is_flag(name: &str) -> bool {
+    let command = Cli::command();
+    let mut options = command.get_subcommands().flat_map(Command::get_arguments);
+    options.any(|option| {
+        let needs_none = option.get_num_args().is_some_and(|values| values.min_values() == 0);
+        option.get_long() == Some(name) && (needs_none || matches!(option.get_action(), ArgAction::SetTrue))
+    })
 }
 
 /// The answer, as the command line writes it.

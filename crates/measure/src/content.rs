@@ -54,12 +54,33 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
     }
     match text {
         [b'{' | b'[', ..] => Ok(Content::Json),
+        // before what only looks like a pickle of protocol 0: the beginning of a line of a log
+        text if has_oom_message(text) => refused(
+            "a text with an out-of-memory message in it",
+            "`peakledger read --oom-message FILE` explains it",
+        ),
         // how pickles of protocol 0 and 1 begin; the machine says so
         [b'(' | b'}' | b']' | b'c' | b'I' | b'L' | b'F' | b'N', ..] if !head.is_empty() => {
             Ok(Content::Pickle)
         }
+        text if is_plain(text) => refused(
+            "a text, neither a pickle nor JSON",
+            &format!("{DUMP}; if it is a log of a run that ran out of memory, add `--oom-message`"),
+        ),
         _ => refused("neither a pickle nor JSON", DUMP),
     }
+}
+
+/// Whether torch says in it that memory ran out.
+fn has_oom_message(text: &[u8]) -> bool {
+    let said = ["OutOfMemoryError", "out of memory. Tried to allocate"];
+    let said = |line: &str| said.iter().any(|words| line.contains(words));
+    is_plain(text) && String::from_utf8_lossy(text).lines().any(said)
+}
+
+/// Whether it is a text for people: no byte of it is a control character but those of lines.
+fn is_plain(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| *byte >= b' ' || byte.is_ascii_whitespace() || *byte == 0x1b)
 }
 
 /// What a zip archive is: a checkpoint of torch's, or something that was packed.
@@ -123,6 +144,11 @@ mod tests {
             (b"<!DOCTYPE html>", "an HTML page"),
             (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
             (b"\x00\x01", "neither a pickle nor JSON"),
+            (b"step 1\nstep 2", "a text, neither a pickle nor JSON"),
+            (
+                b"Nov 30 [rank0]: torch.OutOfMemoryError: CUDA out of memory.",
+                "`peakledger read --oom-message FILE` explains it",
+            ),
         ] {
             let said = of(bytes).unwrap_err().to_string();
             assert!(said.contains(says), "{said}");

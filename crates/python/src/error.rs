@@ -1,6 +1,7 @@
 //! A problem as Python's `PeakledgerError`: options are called as Python calls them, and what was passed as an object has
 //! no lines.
 
+use peakledger_cli::is_flag;
 use peakledger_input::{Place, Problem};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -68,29 +69,86 @@ fn name(option: &str) -> String {
 fn words(sentence: &str) -> String {
     let mut text = String::with_capacity(sentence.len());
     for (at, part) in sentence.split('`').enumerate() {
-        let literal = (at % 2 == 1).then(|| literal(part)).flatten();
-        if at > 0 {
-            text.push('`');
+        if at % 2 == 0 {
+            text.push_str(&part.replace("the command line", "the call"));
+            continue;
         }
-        text.push_str(literal.as_deref().unwrap_or(part));
+        let is_written = ["add ", "write "].iter().any(|verb| text.ends_with(verb));
+        text.push('`');
+        text.push_str(literal(part, is_written).as_deref().unwrap_or(part));
+        text.push('`');
     }
     text
 }
 
-/// What the command line calls so, in Python; nothing for what is called the same.
-fn literal(text: &str) -> Option<String> {
+/// What the command line calls so, in Python, where it is to be written or is only named; nothing for what is called the
+/// same.
+fn literal(text: &str, is_written: bool) -> Option<String> {
     if let Some(what) = text.strip_prefix("peakledger list ") {
         return Some(format!("peakledger.list_{what}()"));
     }
     if let Some(verb) = text.strip_prefix("peakledger ").and_then(|text| text.strip_suffix(" --help")) {
         return Some(format!("help(peakledger.{verb})"));
     }
+    if let Some(verb) = text.strip_prefix("peakledger ").and_then(|text| text.strip_suffix(" MODEL")) {
+        return Some(format!("peakledger.{verb}(model)"));
+    }
     if let Some(verb) = text.strip_prefix("peakledger ").filter(|verb| !verb.contains(' ')) {
         return Some(format!("peakledger.{verb}"));
     }
-    let option = text.strip_prefix("--")?;
-    Some(match option.split_once([' ', '=']) {
+    let options = text.strip_prefix("--")?;
+    // a value in quotes may have options in it
+    let options: Vec<&str> = match options.contains('"') {
+        true => vec![options],
+        false => options.split(" --").collect(),
+    };
+    let is_alone = options.len() == 1;
+    let options = options.into_iter().map(|option| match option.split_once([' ', '=']) {
+        Some((option, value_)) => format!("{}={}", name(option), value(option, value_)),
+        None if is_flag(option) && (is_written || !is_alone) => format!("{}=True", name(option)),
         None => name(option),
-        Some((option, value)) => format!("{}=\"{}\"", name(option), value.trim_matches('"')),
-    })
+    });
+    Some(options.collect::<Vec<_>>().join(", "))
+}
+
+/// The value of an option, as Python writes it.
+fn value(option: &str, text: &str) -> String {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text {
+        "N" => text.to_owned(),
+        "true" => "True".to_owned(),
+        "false" => "False".to_owned(),
+        _ if is_number => text.to_owned(),
+        _ if option == "lora" => {
+            let parts = text.split(',').filter_map(|part| part.split_once('='));
+            let parts: Vec<String> =
+                parts.map(|(key, part)| format!("\"{key}\": {}", value(key, part))).collect();
+            format!("{{{}}}", parts.join(", "))
+        }
+        _ => format!("\"{}\"", text.trim_matches('"')),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_written_is_python() {
+        for (said, in_python) in [
+            ("write `--lora r=16 --quantize nf4`", "write `lora={\"r\": 16}, quantize=\"nf4\"`"),
+            ("write `--micro-batch-size N`", "write `micro_batch_size=N`"),
+            ("add `--force` to overwrite it", "add `force=True` to overwrite it"),
+            ("it does not go with `--force`", "it does not go with `force`"),
+            ("add `--gpus N` and `--zero 3` to the command line", "add `gpus=N` and `zero=3` to the call"),
+            (
+                "write it as `--candidate \"a: --recompute full\"`",
+                "write it as `candidate=\"a: --recompute full\"`",
+            ),
+            ("`peakledger plan --help` lists", "`help(peakledger.plan)` lists"),
+            ("an `adamw`", "an `adamw`"),
+        ] {
+            assert_eq!(words(said), in_python);
+        }
+    }
 }

@@ -280,8 +280,9 @@ impl Combined {
                 }
                 // so that who does not find it hears which file asks for it
                 let found = model.open().map_err(|problem| {
-                    let mend = problem.mend.clone().unwrap_or_default();
-                    origin.problem(problem.cause).mend(mend)
+                    let mend = problem.mend.map(|mend| format!("{mend}; ")).unwrap_or_default();
+                    let named = format!("`peakledger {verb} MODEL --from FILE` names another in its place");
+                    origin.problem(problem.cause).mend(mend + &named)
                 });
                 found.map(|_| Some(model))?
             }

@@ -29,7 +29,7 @@ use crate::step_args::{StepArgs, options_said};
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use combine::Combined;
 use found::{Ask, Found};
-use peakledger_input::{FIELDS_LIMIT, Fields, Input, Problem, Source, Syntax};
+use peakledger_input::{FIELDS_LIMIT, Fields, Input, Problem, Source, Syntax, quoted};
 use reading::Reading;
 use std::path::Path;
 
@@ -273,14 +273,14 @@ impl FromArgs {
         for (path, origin) in std::mem::take(&mut found.further) {
             let beside = file.path().and_then(Path::parent).map(|folder| folder.join(&path));
             let paths = [Some(Path::new(&path).to_owned()), beside];
-            let path = paths.into_iter().flatten().find(|path| path.is_file());
-            match path {
+            let there = paths.into_iter().flatten().find(|path| path.is_file());
+            match there {
                 // it is given itself: it is read where it stands
-                Some(path) if self.files.iter().any(|file| is_same(file.path(), &path)) => {}
-                Some(path) if combined.has(&path) => {}
-                Some(path) => {
-                    let source = Source::open(&path, FIELDS_LIMIT)?;
-                    let file = Input::File(path);
+                Some(there) if self.files.iter().any(|file| is_same(file.path(), &there)) => {}
+                Some(there) if combined.has(&there) => {}
+                Some(there) => {
+                    let source = Source::open(&there, FIELDS_LIMIT)?;
+                    let file = Input::File(there);
                     let name = source.name().to_owned();
                     let (kind, found) = read(source, Some(Kind::Deepspeed), true)?;
                     combined.take(name, kind, file, found)?;
@@ -288,7 +288,7 @@ impl FromArgs {
                 None => found.asks.push(Ask {
                     option: "--zero",
                     origin,
-                    cause: "there is no such file: give it with `--from` too".to_owned(),
+                    cause: format!("there is no file {}", quoted(&path)),
                 }),
             }
         }

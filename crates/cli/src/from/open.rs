@@ -27,14 +27,14 @@ impl Combined {
         if open.iter().all(|known| known.option != "--gpus") {
             open.extend(self.uncounted(said));
         }
-        match open.as_slice() {
-            [] => Ok(()),
-            [only] => Err(only.origin.problem(only.cause.clone()).mend(mend(&[only.option]))),
-            [first, ..] => {
-                let options: Vec<&str> = open.iter().map(|open| open.option).collect();
-                Err(first.origin.problem(causes(&open)).mend(mend(&options)))
-            }
+        let is_model_open = !has_model && open.iter().all(|known| known.option != "MODEL");
+        if let Some(first) = open.first().filter(|_| is_model_open) {
+            let (origin, cause) = (first.origin.clone(), "no model is named".to_owned());
+            open.push(Open { origin, cause, option: "MODEL" });
         }
+        let Some(first) = open.first() else { return Ok(()) };
+        let options: Vec<&str> = open.iter().map(|open| open.option).collect();
+        Err(first.origin.problem(causes(&open)).mend(mend(&options)))
     }
 
     /// What is shared out over nobody knows how many GPUs.
@@ -69,9 +69,13 @@ fn causes(open: &[Open]) -> String {
 fn mend(options: &[&str]) -> String {
     let written = |option: &&str| match *option {
         "--gpus" => "`--gpus N`".to_owned(),
+        "--zero" => "`--zero STAGE`".to_owned(),
         option => format!("`{option}`"),
     };
     let flags: Vec<String> = options.iter().filter(|option| **option != "MODEL").map(written).collect();
+    // the stage is asked for where a file is not there that has it
+    let file =
+        options.contains(&"--zero").then_some("give that file with `--from FILE` too, or only its stage");
     let model = options.contains(&"MODEL").then_some("name the model: `peakledger plan MODEL --from FILE`");
     let flags = match flags.as_slice() {
         [] => None,
@@ -80,5 +84,5 @@ fn mend(options: &[&str]) -> String {
             Some(format!("say them: add {} and {last} to the command line", before.join(", ")))
         }
     };
-    model.map(str::to_owned).into_iter().chain(flags).collect::<Vec<_>>().join("; ")
+    [model, file].into_iter().flatten().map(str::to_owned).chain(flags).collect::<Vec<_>>().join("; ")
 }

@@ -374,9 +374,9 @@ fn torchtitan() {
     let text = "[model]\nname = \"own\"\n[training]\nlocal_batch_size = 16\nseq_len = 2048\n[parallelism]\n\
                 data_parallel_shard_degree = 1\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 2\n\
                 pipeline_parallel_schedule = \"ZBVZeroBubble\"\n[activation_checkpoint]\nmode = \"none\"\n[quantize]\na = 1\n";
-    insta::assert_snapshot!(becomes(&[("own.toml", text)], ""), @r"
-    own.toml:10:30 (/parallelism/pipeline_parallel_schedule): the schedule `ZBVZeroBubble` is not planned
-      help: say it: add `--schedule` to the command line
+    insta::assert_snapshot!(becomes(&[("own.toml", text)], ""), @"
+    own.toml:10:30 (/parallelism/pipeline_parallel_schedule): the schedule `ZBVZeroBubble` is not planned; no model is named
+      help: name the model: `peakledger plan MODEL --from FILE`; say it: add `--schedule` to the command line
     ");
     insta::assert_snapshot!(becomes(&[("own.toml", text)], "gpt2 --schedule zb-h1"), @r"
     peakledger plan gpt2
@@ -634,9 +634,9 @@ fn a_value_that_is_none_is_named_by_its_place() {
     a.yaml:3:10 (/adapter): as `--lora r=0,targets=all-linear`: `r` is a whole number from 1 to 65536, not `0`
       help: write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte); an option on the command line wins over the file
     ");
-    insta::assert_snapshot!(becomes(&[("a.yaml", "base_model: not/there\nmicro_batch_size: 1\n")], ""), @r"
+    insta::assert_snapshot!(becomes(&[("a.yaml", "base_model: not/there\nmicro_batch_size: 1\n")], ""), @"
     a.yaml:1:13 (/base_model): the model `not/there` is not known
-      help: it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; pass its config.json
+      help: it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; pass its config.json; `peakledger plan MODEL --from FILE` names another in its place
     ");
 }
 

@@ -10,6 +10,7 @@ use peakledger_measure::snapshot::{self, Options, Snapshot};
 use peakledger_measure::timeline::{self, MemoryTimeline};
 use peakledger_measure::trace::{self, Trace};
 use peakledger_measure::{Content, Measurement, RangeNames, Scope, content};
+use peakledger_plan::catalogue::open_model;
 use std::io::Read as _;
 
 /// Keys that ledgers have and traces do not.
@@ -96,7 +97,9 @@ impl Found {
         let ledger = |(name, file)| Found::Ledger(name, file);
         let file = match (input, Binary::open(input, MEASURED_LIMIT)) {
             (_, Ok(file)) => file,
-            (Input::File(_), Err(_)) => return open_ledger(input).map(ledger),
+            (Input::File(_), Err(_)) => {
+                return open_ledger(input).map(ledger).map_err(|problem| of_model(input, problem));
+            }
             (Input::Stdin, Err(problem)) => return Err(problem),
         };
         let kind = Kind::of(&file);
@@ -110,6 +113,19 @@ impl Found {
             }
         }
     }
+}
+
+/// What is wrong with a name that is no file: where it is that of a model, what makes a file of it.
+pub(crate) fn of_model(input: &Input, problem: Problem) -> Problem {
+    let name = input.name();
+    let is_file = input.path().is_none_or(std::path::Path::exists);
+    if is_file || open_model(&name).is_err() {
+        return problem;
+    }
+    let mend = format!(
+        "`peakledger plan {name} -o plan.html` draws its step, and `peakledger plan {name} --save plan.json` makes a ledger of it"
+    );
+    Problem::in_file(name, "the name of a model, not a file").mend(mend)
 }
 
 /// The whole of a ledger that passes by once.

@@ -121,7 +121,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         output.write(&ExplainReport { model, asked, plan, step: *step, explanation })?;
     } else {
         if let Some(path) = saved {
-            output::save_ledger(path, output.force, &planned.ledger()?)?;
+            output.save(path, &planned.ledger()?)?;
         }
         output.write(&planned.report())?;
     }

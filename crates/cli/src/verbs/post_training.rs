@@ -2,7 +2,6 @@
 
 use super::plan::{Args, Question, answer, targets};
 use crate::Answer;
-use crate::output;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem};
 use peakledger_plan::catalogue::card;
@@ -26,7 +25,7 @@ pub(super) fn run(args: &Args, question: &Question, request: PostTraining) -> Re
     );
     let file = LedgerFile::made(planned.ledger().clone(), note, planned.peak_ops().to_vec());
     if let Some(path) = saved {
-        output::save_ledger(path, output.force, &file)?;
+        output.save(path, &file)?;
     }
     let report =
         PostTrainingReport { name: &model.name, planned: &planned, file: &file, card: card.as_ref() };

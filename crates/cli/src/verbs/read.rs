@@ -1,5 +1,6 @@
 //! `peakledger read`: what a run did hold, from the file that PyTorch wrote.
 
+use super::drawable::of_model;
 use super::traced;
 use crate::Answer;
 use crate::args::{ListArgs, OutputArgs, input, target};
@@ -70,7 +71,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         return traced::oom_message(&args.file, &output);
     }
     let saved = output::saved(args.save.as_ref(), &output, &[&args.file])?;
-    let mut file = Binary::open(&args.file, MEASURED_LIMIT)?;
+    let file = Binary::open(&args.file, MEASURED_LIMIT);
+    let mut file = file.map_err(|problem| of_model(&args.file, problem))?;
     match content(&file)? {
         Content::Pickle => {}
         Content::Json => return traced::trace(file, &args, saved, &output),
@@ -83,7 +85,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let measurement = Measurement::of(&name, &snapshot, &scope)?;
     let at = args.at.map(|moment| live_at(&name, &snapshot, &measurement, moment)).transpose()?;
     if let Some(path) = saved {
-        output::save_ledger(path, output.force, &ledger_of(&name, &snapshot, &measurement, &names)?)?;
+        output.save(path, &ledger_of(&name, &snapshot, &measurement, &names)?)?;
     }
     output.write(&ReadReport {
         name: &name,

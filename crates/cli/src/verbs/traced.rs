@@ -3,7 +3,7 @@
 use super::drawable;
 use super::read::Args;
 use crate::Answer;
-use crate::output::{self, Output};
+use crate::output::Output;
 use crate::progress::Progress;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Binary, Input, Problem, Source};
@@ -31,7 +31,7 @@ pub(super) fn trace(
         choose(&mut trace, number, name)?;
     }
     if let Some(path) = saved {
-        output::save_ledger(path, output.force, &ledger_of(name, &trace, None)?)?;
+        output.save(path, &ledger_of(name, &trace, None)?)?;
     }
     output.write(&TraceReport { name, trace: &trace })?;
     Ok(if trace.cut.is_some() { Answer::Part } else { Answer::Given })
@@ -49,7 +49,7 @@ pub(super) fn timeline(
     let timeline = timeline::read(&mut file, &mut |bytes| progress.at(bytes))?;
     drop(progress);
     if let Some(path) = saved {
-        output::save_ledger(path, output.force, &timeline_ledger(file.name(), &timeline)?)?;
+        output.save(path, &timeline_ledger(file.name(), &timeline)?)?;
     }
     output.write(&TimelineReport { name: file.name(), timeline: &timeline })?;
     Ok(Answer::Given)

@@ -19,6 +19,54 @@ fn the_extension_names_the_format() {
     assert!(said.contains("choose `table`, `json`, `csv` or `markdown`"), "{said}");
 }
 
+/// A file that ends in `.pdf` and holds HTML helps nobody.
+#[test]
+fn no_extension_says_another_thing_than_the_content() {
+    let bench = Bench::with_sample();
+    for (arguments, says) in [
+        (
+            "report ledger.json -o r.pdf",
+            "`--output`: no `.pdf` file is written here\n  help: name a file that ends in `.html` ",
+        ),
+        (
+            "report ledger.json -o r.txt",
+            "the file ends in `.txt`, and its content would be `.html`\n  help: name a file that ends in `.html`",
+        ),
+        ("show ledger.json -o r.xlsx", "no `.xlsx` file is written here"),
+        ("show ledger.json -o r.json.gz --format json", "no `.gz` file is written here"),
+        (
+            "show ledger.json -o r.json --format csv",
+            "the file ends in `.json`, and its content would be `.csv`\n  help: name a file that ends in `.csv`",
+        ),
+        (
+            "plan gpt2 --save plan.html",
+            "`--save`: the file ends in `.html`, and a ledger is JSON\n  help: name a file that ends in `.json`; `--output` writes the page",
+        ),
+        ("plan gpt2 --save plan.pickle", "a ledger is JSON\n  help: name a file that ends in `.json`\n"),
+    ] {
+        let said = bench.refusal(arguments);
+        assert!(said.contains(says), "{arguments}: {said}");
+    }
+    assert_eq!(bench.names(), ["ledger.json"], "nothing was written");
+    bench.answer("show ledger.json -o llama-3.1-8b");
+    bench.answer("report ledger.json -o page");
+    assert!(bench.read("page").starts_with("<!doctype html>"));
+}
+
+#[test]
+fn the_name_of_a_model_is_told_how_it_becomes_a_file() {
+    let bench = Bench::with_sample();
+    for verb in
+        ["show", "report", "read", "replay", "check", "compare ledger.json a=gpt2", "diff ledger.json"]
+    {
+        let arguments = if verb.contains('=') { verb.to_owned() } else { format!("{verb} gpt2") };
+        let said = bench.refusal(&arguments);
+        let says = "gpt2: the name of a model, not a file\n  help: `peakledger plan gpt2 -o plan.html` draws its step, and `peakledger plan gpt2 --save plan.json` makes a ledger of it\n";
+        assert!(said.contains(says), "{arguments}: {said}");
+    }
+    assert!(bench.refusal("show nothing").contains("nothing: no such file"));
+}
+
 #[test]
 fn nothing_is_overwritten_unasked() {
     let bench = Bench::with_sample().file("there.json", "mine");

@@ -109,8 +109,8 @@ fn a_config_that_is_named_by_its_path_is_read() {
     insta::assert_snapshot!(ran.out + &ran.err, @"peakledger plan gpt2 --micro-batch-size 3 --precision fp32 --clip-grad-norm --zero 0 --gpus 1");
     let missing = Bench::new().file("acc.yaml", accelerate).run("plan gpt2 --from acc.yaml");
     insta::assert_snapshot!(missing.out + &missing.err, @r"
-    error: acc.yaml:4:26 (/deepspeed_config/deepspeed_config_file): there is no such file: give it with `--from` too
-      help: say it: add `--zero` to the command line
+    error: acc.yaml:4:26 (/deepspeed_config/deepspeed_config_file): there is no file `ds.json`
+      help: give that file with `--from FILE` too, or only its stage; say it: add `--zero STAGE` to the command line
     ");
 }
 

@@ -500,9 +500,9 @@ fn cards_by_name_and_by_amount() {
         let out = bench.command("plan config.json --gpu").arg(name).output().unwrap();
         assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
     }
-    assert_snapshot!(bench.refusal("plan config.json --gpu h10"), @"
-    error: `--gpu`: the card `h10` is not known
-      help: did you mean `h100-80gb`? `peakledger list gpus` shows all; an amount such as 80GiB works too
+    assert_snapshot!(bench.refusal("plan config.json --gpu h100-8o"), @"
+    error: `--gpu`: the card `h100-8o` is not known
+      help: `peakledger list gpus` shows the known ones; an amount such as 80GiB works too
     ");
     assert_snapshot!(bench.refusal("plan config.json --gpu tpu-v5"), @"
     error: `--gpu`: the card `tpu-v5` is not known
