@@ -11,6 +11,7 @@
 mod args;
 mod combinations;
 mod data_parallel_args;
+mod examples;
 mod extension;
 mod from;
 mod http;
@@ -39,7 +40,7 @@ use std::io::{self, Write};
 
 /// One ledger for training memory: where the peak is, who forms it, and what would change it.
 #[derive(Parser)]
-#[command(name = "peakledger", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "peakledger", version, propagate_version = true, max_term_width = 100, after_help = examples::ALL)]
 struct Cli {
     #[command(subcommand)]
     verb: verbs::Verb,

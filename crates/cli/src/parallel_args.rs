@@ -64,7 +64,7 @@ pub(crate) struct ParallelArgs {
     /// Expert parallel size [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     ep: Option<u32>,
-    /// Expert tensor parallel size [default: --tp]
+    /// Expert tensor parallel size [default: --tp; 1 where --ep spreads transformers' experts]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     etp: Option<u32>,
     /// GPUs of a node, to which ranks are dealt out in their order [default: 8, as HGX and DGX machines have]

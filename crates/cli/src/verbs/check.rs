@@ -8,6 +8,7 @@ use peakledger_report::CheckReport;
 
 /// Check that a ledger is valid, and say in one line what is in it
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::CHECK)]
 pub(crate) struct Args {
     /// The ledger file; `-` reads standard input
     #[arg(value_parser = input())]

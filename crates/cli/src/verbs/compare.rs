@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 /// Compare candidate ledgers with a baseline: each one's peak, what it saves, and which states moved
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::COMPARE)]
 pub(crate) struct Args {
     /// The baseline: a ledger file, whose candidates take part, a memory snapshot, a profiler's trace or a memory timeline
     #[arg(value_parser = input())]

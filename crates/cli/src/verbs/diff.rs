@@ -8,6 +8,7 @@ use peakledger_report::DiffReport;
 
 /// Tell what grew from one measurement or ledger to another, by who asked for it, and what grows with every step
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::DIFF)]
 pub(crate) struct Args {
     /// The first: a memory snapshot, a profiler's trace, a memory timeline, or a ledger file
     #[arg(value_parser = input())]

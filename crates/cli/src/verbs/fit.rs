@@ -23,6 +23,7 @@ const BY_LAYER: &str = "by layer";
 
 /// Find what fits a card: the largest micro-batch or length, and which strategies buy it
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::FIT)]
 pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input

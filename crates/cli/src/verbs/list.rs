@@ -11,6 +11,7 @@ use peakledger_report::{Entry, ListReport};
 
 /// List the models, cards and model families that are known by name
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::LIST)]
 pub(crate) struct Args {
     /// What to list
     #[arg(value_enum)]

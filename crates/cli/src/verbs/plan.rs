@@ -21,6 +21,7 @@ use std::path::Path;
 
 /// Predict the memory of a training step, op by op, from a model's config
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::PLAN)]
 pub(crate) struct Args {
     /// A catalogue name, a config.json, a folder with one, or org/name from the local Hugging Face cache; `-` reads a
     /// config.json from standard input

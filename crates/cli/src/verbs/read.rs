@@ -18,6 +18,7 @@ use std::ops::Range;
 
 /// Read what a run did hold, from a memory snapshot, a profiler trace, a memory timeline or an error's text
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::READ)]
 pub(crate) struct Args {
     /// The file, gzipped or not; `-` reads standard input. Nothing in it is ever run
     #[arg(value_parser = input())]

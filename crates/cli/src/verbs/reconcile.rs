@@ -14,6 +14,7 @@ use peakledger_report::{MeasuredFacts, ReconcileReport, Side, Tolerance};
 
 /// Hold a plan against what a run did hold: by phase and category, and the rest by name
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::RECONCILE)]
 pub(crate) struct Args {
     /// The plan's ledger, as `plan --save` writes it
     #[arg(long, value_name = "LEDGER", value_parser = input())]

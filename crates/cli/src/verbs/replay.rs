@@ -9,6 +9,7 @@ use peakledger_report::{Asked, ReplayReport, Replays};
 
 /// Replay a snapshot or a ledger through PyTorch's caching allocator: what it reserves, and what other settings would change
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::REPLAY)]
 pub(crate) struct Args {
     /// A PyTorch memory snapshot, or a ledger such as `plan --save` writes; `-` reads standard input
     #[arg(value_parser = input())]

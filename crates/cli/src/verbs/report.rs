@@ -9,6 +9,7 @@ use std::ffi::OsString;
 
 /// Draw a ledger or a measurement, or several side by side, as one page: the timeline, the peak, and who forms it
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::REPORT)]
 pub(crate) struct Args {
     /// A ledger file, such as `plan --save` writes, a memory snapshot, a profiler's trace or a memory timeline; `-` reads
     /// standard input

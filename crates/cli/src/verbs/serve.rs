@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 /// Show a plan, a ledger or a measurement on a page of this machine, and plan with knobs; Ctrl-C ends it
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::SERVE)]
 pub(crate) struct Args {
     /// What to show: a ledger, a memory snapshot, a profiler's trace, a memory timeline, a config.json, or a model by name
     what: Option<String>,

@@ -8,6 +8,7 @@ use peakledger_report::ShowReport;
 
 /// Show the phases of a ledger or a measurement, where its peak is, and who forms it
 #[derive(clap::Args)]
+#[command(after_help = crate::examples::SHOW)]
 pub(crate) struct Args {
     /// A ledger file, a memory snapshot, a profiler's trace or a memory timeline; `-` reads standard input
     #[arg(value_parser = input())]

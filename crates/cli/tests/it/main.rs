@@ -16,6 +16,7 @@ mod fit;
 mod from;
 #[cfg(unix)] // the commands are those of a shell
 mod guide;
+mod help;
 mod hostile;
 mod list;
 mod nodes;
