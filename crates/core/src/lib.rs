@@ -57,5 +57,5 @@ pub use error::{LedgerError, LedgerErrorKind};
 pub use ledger::{Active, Contributor, Ledger, Peak, StateId};
 pub use state::{Category, Detail, Device, Residencies, Residency, State};
 pub use sweep::{ByCategory, PhaseTotal};
-pub use text::{is_unprintable, printable};
+pub use text::{counted, is_unprintable, printable};
 pub use timeline::{Moment, Phase, Slot, Timeline};

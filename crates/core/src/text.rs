@@ -1,6 +1,12 @@
-//! Names from files, made safe to print: a name must not move the cursor, colour the screen or turn the text around.
+//! Words in sentences: names from files, made safe to print (a name must not move the cursor, colour the screen or turn the
+//! text around), and things that are counted.
 
 use std::borrow::Cow;
+
+/// `1 sequence`, `2 sequences`: so many of what takes an s.
+pub fn counted(number: u64, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}
 
 /// The text with control characters and the marks that change its direction written as escapes.
 pub fn printable(text: &str) -> Cow<'_, str> {

@@ -55,7 +55,7 @@ pub(crate) fn caveats(
         )
     });
     let left_out = origins.and_then(Origins::left_out);
-    edge.into_iter().chain(left_out).chain(plan.caveats(card)).collect()
+    edge.into_iter().chain(left_out).chain(plan.caveats(card)).chain(plan.idle_ranks()).collect()
 }
 
 /// `fits: 7.27 GiB to spare on …`, and what that is made of.

@@ -2,6 +2,7 @@
 
 use super::combine::{Combined, Said};
 use super::found::{Ask, Setting};
+use peakledger_core::counted;
 use peakledger_input::Problem;
 
 impl Combined {
@@ -19,6 +20,7 @@ impl Combined {
         let dp = self.number("--dp", said).or(by_gpus);
         let on_line =
             ["--micro-batch-size", "--gradient-accumulation-steps", "--dp", "--gpus", "--tp", "--pp", "--cp"];
+        let a_step = counted(samples, "sequence");
         let overridden = said.iter().any(|(option, _)| on_line.contains(&option.as_str()));
         let (option, known) = match (micro, steps, dp) {
             (Some(_), Some(_), Some(_)) if overridden => return Ok(()),
@@ -27,7 +29,7 @@ impl Combined {
                     return Ok(());
                 }
                 let cause = format!(
-                    "{samples} sequences a step, but micro-batch size {micro} × accumulation {steps} × data parallel {dp} = {}",
+                    "{a_step} a step, but micro-batch size {micro} × accumulation {steps} × data parallel {dp} = {}",
                     micro.saturating_mul(steps).saturating_mul(dp)
                 );
                 return Err(origin.problem(cause).mend("change one of them, or say it on the command line"));
@@ -38,7 +40,7 @@ impl Combined {
             // DeepSpeed then accumulates nothing (`_set_batch_related_parameters`)
             (None, None, Some(_)) => ("--micro-batch-size", product([None, None, dp])),
             (_, _, None) => {
-                let cause = format!("{samples} sequences a step, of how many GPUs is not said");
+                let cause = format!("{a_step} a step, of how many GPUs is not said");
                 self.asks.push(Ask { option: "--gpus", origin, cause });
                 return Ok(());
             }
@@ -47,7 +49,7 @@ impl Combined {
             .and_then(|known| (samples % known == 0).then(|| samples / known))
             .filter(|value| *value > 0);
         let Some(value) = value else {
-            let cause = format!("{samples} sequences a step are no multiple of {}", known.unwrap_or(0));
+            let cause = format!("{a_step} a step are no multiple of {}", known.unwrap_or(0));
             return Err(origin.problem(cause).mend("change the batch, or the number of GPUs"));
         };
         self.settings.retain(|setting| setting.option != option);

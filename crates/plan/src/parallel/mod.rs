@@ -10,6 +10,7 @@ mod communicators;
 pub(crate) mod context;
 pub(crate) mod data;
 pub(crate) mod experts;
+mod idle;
 pub(crate) mod megatron;
 mod mesh;
 mod nodes;

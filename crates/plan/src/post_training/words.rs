@@ -5,6 +5,7 @@ use super::rollout::{Sampled, Sampler};
 use super::{Algorithm, OffloadBetween, PostTraining};
 use crate::notes::Assumption;
 use crate::options::Options;
+use peakledger_core::counted;
 
 /// Everything that is assumed of what is around the training step.
 pub(super) fn assumptions(
@@ -32,10 +33,12 @@ fn step(request: &PostTraining, options: &Options) -> String {
     let trained = PostTraining::sequences_of_a_step(options);
     if request.algorithm == Algorithm::Dpo {
         return format!(
-            "DPO, as TRL 1.16 runs it: {trained} pairs a step, chosen and rejected in one batch; {lengths}"
+            "DPO, as TRL 1.16 runs it: {} a step, chosen and rejected in one batch; {lengths}",
+            counted(trained, "pair")
         );
     }
     let sequences = request.sequences(options);
+    let rollout = counted(sequences, "sequence");
     let steps = match sequences.checked_div(trained).unwrap_or(1) {
         1 => "one optimizer step on a rollout".to_owned(),
         steps => format!("{steps} optimizer steps on a rollout, of which one is here"),
@@ -43,29 +46,25 @@ fn step(request: &PostTraining, options: &Options) -> String {
     match request.algorithm {
         Algorithm::Grpo => {
             let group = request.group();
-            format!(
-                "GRPO, as TRL 1.16 runs it: {sequences} sequences in groups of {group}, {steps}; {lengths}"
-            )
+            format!("GRPO, as TRL 1.16 runs it: {rollout} in groups of {group}, {steps}; {lengths}")
         }
-        _ => format!("PPO, as verl and OpenRLHF run it: {sequences} sequences, {steps}; {lengths}"),
+        _ => format!("PPO, as verl and OpenRLHF run it: {rollout}, {steps}; {lengths}"),
     }
 }
 
 fn rollout(sampled: &Sampled) -> String {
-    let (all, kv_cache) = (sampled.sequences, sampled.kv_cache);
+    let (all, kv_cache) = (counted(sampled.sequences, "sequence"), sampled.kv_cache);
     match &sampled.by {
         Sampler::Generate(_) => format!(
-            "generate() of transformers with the weights that are trained, all {all} sequences at once at temperature 1; a \
+            "generate() of transformers with the weights that are trained, all {all} at once at temperature 1; a \
              DynamicCache that grows to {kv_cache}, a layer copied at each step"
         ),
         Sampler::Pool(pool) => {
             let at_once = sampled.at_once;
             let blocks = match pool.vllm.gpu_memory_utilization {
-                None => format!(
-                    "blocks of 16 tokens for {all} sequences, though vLLM takes its share of the card"
-                ),
+                None => format!("blocks of 16 tokens for {all}, though vLLM takes its share of the card"),
                 Some(_) => {
-                    format!("{} beside them, enough for {at_once} of {all} sequences at once", pool.blocks)
+                    format!("{} beside them, enough for {at_once} of {all} at once", pool.blocks)
                 }
             };
             let sleeps = match pool.vllm.sleep_level {

@@ -234,9 +234,14 @@ impl FitReport<'_> {
         self.lines().filter_map(|line| Some(format!("{}: {}", line.name, line.offload?.sentence())))
     }
 
-    /// `fewest GPUs at these options: 12`.
+    /// `fewest GPUs with these options: 12, which are 2 hosts of 8`: nobody rents a part of a host beside a whole one.
     fn fewest_line(&self) -> Option<String> {
-        self.fewest_gpus.map(|gpus| format!("fewest GPUs with these options: {gpus}"))
+        let (gpus, of_host) = (self.fewest_gpus?, self.plan.options.parallel.gpus_per_node);
+        let hosts = match gpus.div_ceil(of_host.max(1)) {
+            0 | 1 => String::new(),
+            hosts => format!(", on {hosts} hosts of {of_host}"),
+        };
+        Some(format!("fewest GPUs with these options: {gpus}{hosts}"))
     }
 }
 

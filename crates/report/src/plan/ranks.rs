@@ -102,6 +102,24 @@ impl RanksReport<'_> {
     }
 }
 
+/// Where in the model and in a sequence ranks are: the column's name and cell; nothing where all are in the same place.
+fn place_column(
+    stages: u32,
+    each: &[(RankClass, RankFigures)],
+) -> Option<(&'static str, fn(&RankClass) -> String)> {
+    match each.iter().any(|(class, _)| class.class.cp.is_some()) {
+        _ if stages > 1 => Some(("stage", stage_and_place)),
+        true => Some(("cp", |class| class.class.cp.map(|cp| cp.to_string()).unwrap_or_default())),
+        false => None,
+    }
+}
+
+/// A row of the table: the places of classes whose figures read the same.
+struct Alike {
+    classes: Vec<usize>,
+    cells: Vec<String>,
+}
+
 /// `0`, or `0, cp 1` where ranks of a context parallel group differ.
 fn stage_and_place(class: &RankClass) -> String {
     let stage = class.class.stage;
@@ -177,36 +195,65 @@ impl PlanReport<'_> {
         let ranks = self.ranks.filter(|ranks| ranks.each.len() > 1)?;
         let has_host = ranks.each.iter().any(|(_, figures)| figures.host_peak > Bytes::ZERO);
         let has_reserved = ranks.each.iter().all(|(_, figures)| figures.reservation.is_some());
-        let mut columns = vec![
-            Column::left(""),
-            Column::left("ranks").cut(),
-            Column::left("stage").optional(),
+        let place = place_column(self.plan.mesh.pp, ranks.each);
+        let mut columns = vec![Column::left(""), Column::left("ranks").cut()];
+        columns.extend(place.map(|(name, _)| Column::left(name).optional()));
+        columns.extend([
             Column::left("layers").optional(),
             Column::right("parameters").optional(),
             Column::right("peak"),
             Column::left("in").optional(),
             Column::right("device").optional(),
-        ];
+        ]);
         columns.extend(has_reserved.then(|| Column::right("reserved").optional()));
         columns.extend(has_host.then(|| Column::right("cpu").optional()));
         let mut table = Table::new(columns);
+        let alike = self.rows_of_alike(&ranks, has_reserved, has_host);
+        let worst = alike.iter().position(|row| row.classes.contains(&ranks.worst)).unwrap_or_default();
         let (rows, more) = match ranks.all {
-            true => ((0..ranks.each.len()).map(Some).collect(), None),
-            false => look.rows(ranks.each.len(), ranks.worst, "classes of ranks"),
+            true => ((0..alike.len()).map(Some).collect(), None),
+            false => look.rows(alike.len(), worst, "rows of ranks"),
         };
         for at in rows {
-            let Some((class, figures)) = at.and_then(|at| ranks.each.get(at)) else {
+            let Some(row) = at.and_then(|at| alike.get(at)) else {
                 table.row(vec![Cell::plain(""), Cell::plain(look.ellipsis())]);
                 continue;
             };
-            let is_worst = at == Some(ranks.worst);
+            let is_worst = at == Some(worst);
             let style = if is_worst { look.bold() } else { Style::new() };
             let mut cells = vec![Cell::styled(if is_worst { look.marker() } else { "" }, style)];
-            let row = self.rank_row(class, figures, has_reserved, has_host);
-            cells.extend(row.into_iter().map(|cell| Cell::styled(look.text(&cell), style)));
+            cells.extend(row.cells.iter().map(|cell| Cell::styled(look.text(cell), style)));
             table.row(cells);
         }
-        Some((table, more))
+        let is_alike = alike.len() < ranks.each.len();
+        let alike =
+            is_alike.then(|| "ranks whose figures read the same share a row; JSON has each".to_owned());
+        let said: Vec<String> = more.into_iter().chain(alike).collect();
+        Some((table, (!said.is_empty()).then(|| said.join("; "))))
+    }
+
+    /// The rows: classes beside each other whose figures read the same in one, the worst in one of its own.
+    fn rows_of_alike(&self, ranks: &RanksReport<'_>, reserved: bool, host: bool) -> Vec<Alike> {
+        let place = place_column(self.plan.mesh.pp, ranks.each);
+        let mut rows: Vec<Alike> = Vec::new();
+        for (at, (class, figures)) in ranks.each.iter().enumerate() {
+            let mut cells: Vec<String> = place.map(|(_, cell)| cell(class)).into_iter().collect();
+            cells.extend(self.rank_row(class, figures, reserved, host).into_iter().skip(2));
+            match rows.last_mut() {
+                Some(row)
+                    if row.cells == cells && at != ranks.worst && !row.classes.contains(&ranks.worst) =>
+                {
+                    row.classes.push(at);
+                }
+                _ => rows.push(Alike { classes: vec![at], cells }),
+            }
+        }
+        for row in &mut rows {
+            let classes = row.classes.iter().filter_map(|at| ranks.each.get(*at));
+            let all = joined(classes.flat_map(|(class, _)| class.ranks.iter().cloned()).collect());
+            row.cells.insert(0, ranges(&all));
+        }
+        rows
     }
 
     fn rank_row(&self, class: &RankClass, figures: &RankFigures, reserved: bool, host: bool) -> Vec<String> {
@@ -277,6 +324,19 @@ impl PlanReport<'_> {
         facts.extend(ranks.each.iter().map(line));
         facts
     }
+}
+
+/// Ranges in order, with those that touch in one.
+fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<u32>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 /// Most ranges that are written out in a cell.

@@ -192,8 +192,9 @@ impl SearchReport<'_> {
 
     /// `tried 96 combinations: 12 cannot be, 50 do not fit 24GiB, 34 fit`
     fn counts_line(&self) -> String {
-        let (tried, fitting) = (self.tried(), self.fitting());
+        let (tried, fitting) = (self.tried(), self.fitting() as u64);
         let possible = self.rows.len() as u64;
+        let short = possible.saturating_sub(fitting);
         let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
         let unsure =
             self.rows.iter().filter(|row| !row.is_replayed && is_near(row.tried.verdict)).count() as u64;
@@ -202,12 +203,14 @@ impl SearchReport<'_> {
             unsure => format!(", {} of them, near the limit, by their device peak alone", grouped(unsure)),
         };
         format!(
-            "tried {} combination{}: {} cannot be, {} do not fit {card}, {} fit{unsure}",
+            "tried {} combination{}: {} cannot be, {} {} not fit {card}, {} {}{unsure}",
             grouped(tried),
             if tried == 1 { "" } else { "s" },
             grouped(tried.saturating_sub(possible)),
-            grouped(possible.saturating_sub(fitting as u64)),
-            grouped(fitting as u64),
+            grouped(short),
+            if short == 1 { "does" } else { "do" },
+            grouped(fitting),
+            if fitting == 1 { "fits" } else { "fit" },
         )
     }
 
