@@ -126,7 +126,7 @@ fn phases_that_nobody_named_are_asked_for() {
         {"name": "no stack", "category": "activation", "size_bytes": 1048576, "start_phase": "recording", "end_phase": "recording", "device": "gpu", "persistent": false}]}"#;
     let bench = bench().file("recording.json", recording);
     let out = bench.answer("reconcile --plan plan.json --measured recording.json");
-    assert!(out.contains("all of it") && out.contains("record_function"), "{out}");
+    assert!(out.contains("the whole recording") && out.contains("record_function"), "{out}");
     let ran = bench.run("reconcile --plan plan.json --measured recording.json --tolerance 100%");
     assert_eq!(ran.code, Some(1), "the phases are not there");
 }

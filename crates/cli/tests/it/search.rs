@@ -58,9 +58,9 @@ fn a_table() {
     in theory: products and copies at the card's peak rates, what is computed again,
     what is sent within a node and over the network between nodes, and the waiting
     of the pipeline, one after the other; what overlaps is not looked at
-    what is shown is held by a replay of the caching allocator, and so is what fits
-    with less to spare than a quarter of what it takes, but for pipelines; the
-    others fit or not by their device peak
+    the reserved bytes of what is shown come from replaying the caching allocator,
+    and so do those of what fits with less to spare than a quarter of what it takes,
+    but for pipelines; the others fit or not by their device peak
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");

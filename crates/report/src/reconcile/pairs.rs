@@ -102,7 +102,7 @@ fn whole<'a>(plan: &'a Ledger, measured: &'a Ledger) -> Option<Row<'a>> {
 }
 
 /// All that is measured, whatever the phase.
-const WHOLE: &str = "all of it";
+const WHOLE: &str = "the whole recording";
 
 /// Categories that either side holds, predicted and measured.
 pub(super) fn by_category(predicted: &PhaseTotal, measured: &PhaseTotal) -> Vec<(Category, [Bytes; 2])> {

@@ -137,8 +137,8 @@ const TIME: &str = "in theory: products and copies at the card's peak rates, wha
                     at";
 
 /// How what a combination takes is known.
-const TAKEN: &str = "what is shown is held by a replay of the caching allocator, and so is what fits with less to spare than a \
-                     quarter of what it takes, but for pipelines; the others fit or not by their device peak";
+const TAKEN: &str = "the reserved bytes of what is shown come from replaying the caching allocator, and so do those of what fits with \
+                     less to spare than a quarter of what it takes, but for pipelines; the others fit or not by their device peak";
 
 /// The row that needs least; of equals the first combination.
 pub fn closest(rows: &[SearchRow]) -> Option<&SearchRow> {
