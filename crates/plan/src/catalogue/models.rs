@@ -145,7 +145,7 @@ fn unknown(name: &str) -> Problem {
     let names: Vec<&str> = models().iter().map(|model| model.name.as_str()).collect();
     let meant = meant_model(name.rsplit('/').next().unwrap_or(name), &names);
     let where_ = if name.contains('/') {
-        "it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; pass its config.json"
+        "it is not in the catalogue nor in the local Hugging Face cache, and nothing is downloaded; name its config.json in place of it"
     } else {
         "`peakledger list models` shows the known ones; a config.json works too"
     };
