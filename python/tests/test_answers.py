@@ -231,7 +231,7 @@ def test_mends_are_in_the_words_of_a_call(tmp_path: Path) -> None:
     with pytest.raises(pl.PeakledgerError) as raised:
         pl.plan(from_=config)
     assert raised.value.mend == (
-        "name the model: `peakledger.plan(model, from_=\"FILE\")`; say them: add `micro_batch_size` and `gpus=N` to the call"
+        'name the model: `peakledger.plan(model, from_="FILE")`; say them: add `micro_batch_size` and `gpus=N` to the call'
     )
     with pytest.raises(pl.PeakledgerError) as raised:
         pl.plan("gpt2", force_=True)  # type: ignore[call-arg]
