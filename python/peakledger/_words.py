@@ -241,8 +241,8 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 def _words(name: str, value: Any) -> list[str]:
     if value is None or value is False:
         return []
-    if name == "lora" and not isinstance(value, str | Mapping):
-        rank = value if isinstance(value, int) and value is not True else 16
+    if name == "lora" and isinstance(value, int | float):
+        rank = 16 if value is True else value
         raise option_error(name, f"{value!r} says no rank", f'write `lora={{"r": {rank}}}`')
     option = "--" + name.replace("_", "-")
     return [option] if value is True else [f"{option}={_text(name, value)}"]
