@@ -102,11 +102,11 @@ impl RanksReport<'_> {
     }
 }
 
+/// The name of a column and its cell.
+type PlaceColumn = (&'static str, fn(&RankClass) -> String);
+
 /// Where in the model and in a sequence ranks are: the column's name and cell; nothing where all are in the same place.
-fn place_column(
-    stages: u32,
-    each: &[(RankClass, RankFigures)],
-) -> Option<(&'static str, fn(&RankClass) -> String)> {
+fn place_column(stages: u32, each: &[(RankClass, RankFigures)]) -> Option<PlaceColumn> {
     match each.iter().any(|(class, _)| class.class.cp.is_some()) {
         _ if stages > 1 => Some(("stage", stage_and_place)),
         true => Some(("cp", |class| class.class.cp.map(|cp| cp.to_string()).unwrap_or_default())),
