@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn an_amount_that_cards_are_sold_with_is_told_from_theirs() {
         let caveat = |amount: &str| card(amount).unwrap().caveat().unwrap_or_default();
-        insta::assert_snapshot!(caveat("24GB"), @"24GB is 22.35 GiB, and a card that is sold with 24 GB has 23.51 GiB to 23.64 GiB: name it, as in --gpu rtx-4090");
-        insta::assert_snapshot!(caveat("80 GiB"), @"80 GiB is 80.00 GiB, and a card that is sold with 80 GB has 79.11 GiB to 79.15 GiB: name it, as in --gpu h100-80gb");
+        insta::assert_snapshot!(caveat("24GB"), @"--gpu 24GB is taken for 22.35 GiB; a card that is sold with 24 GB has 23.51 GiB to 23.64 GiB: name it, as in --gpu rtx-4090");
+        insta::assert_snapshot!(caveat("80 GiB"), @"--gpu 80 GiB is taken for 80.00 GiB; a card that is sold with 80 GB has 79.11 GiB to 79.15 GiB: name it, as in --gpu h100-80gb");
         for quiet in ["rtx-4090", "100GiB", "24576MiB", "23.6GiB", "1TB"] {
             assert_eq!(caveat(quiet), "", "{quiet}");
         }
