@@ -62,7 +62,8 @@ impl Pipeline {
         });
         let inputs = inputs.collect();
         let both_ways = parallel.schedule == Schedule::DualPipe;
-        Pipeline { actions: actions(parallel, stage, run), inputs, between, parts, neighbours, both_ways }
+        let actions = actions(parallel, stage, run, micro_batches);
+        Pipeline { actions, inputs, between, parts, neighbours, both_ways }
     }
 
     /// The stage that a part's hidden states go to, and that its gradients go to.
@@ -170,7 +171,7 @@ impl Loop<'_> {
             match pass {
                 Pass::WeightGrad => {
                     let waiting = kept.waiting.remove(&which).unwrap_or_default();
-                    torch.without_grad(|| waiting.into_iter().for_each(|deferred| deferred()));
+                    torch.catch_up(waiting);
                 }
                 Pass::InputGrad => {
                     torch.defer();

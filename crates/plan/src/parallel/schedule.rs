@@ -27,8 +27,9 @@ pub(crate) struct Action {
     pub(crate) part: u32,
 }
 
-/// All that a stage does in a step, in order.
-pub(crate) fn actions(parallel: &Parallel, stage: u32, micro_batches: u32) -> Vec<Action> {
+/// All that a stage does in a step of which so many micro-batches are run, in order. They have the numbers that they have among
+/// `all`: in DualPipe the second half of those counts from the middle.
+pub(crate) fn actions(parallel: &Parallel, stage: u32, micro_batches: u32, all: u32) -> Vec<Action> {
     let stages = parallel.pp;
     match parallel.schedule {
         Schedule::Gpipe => gpipe(micro_batches),
@@ -36,7 +37,7 @@ pub(crate) fn actions(parallel: &Parallel, stage: u32, micro_batches: u32) -> Ve
         Schedule::Interleaved => interleaved(stages, stage, micro_batches, parallel.virtual_stages),
         Schedule::ZbH1 => zero_bubble(stages - 1 - stage, stage, micro_batches),
         Schedule::ZbH2 => zero_bubble(2 * (stages - 1 - stage), 2 * stage, micro_batches),
-        Schedule::DualPipe => dual_pipe(stages, stage, micro_batches),
+        Schedule::DualPipe => dual_pipe(stages, stage, micro_batches / 2, all / 2),
     }
 }
 
@@ -54,6 +55,15 @@ pub(crate) fn enough(parallel: &Parallel) -> Option<u32> {
         Schedule::ZbH2 => Some(2 * stages + 3),
         Schedule::Interleaved => Some(4 * stages),
         Schedule::Gpipe | Schedule::DualPipe => None,
+    }
+}
+
+/// What micro-batches come in multiples of.
+pub(crate) fn in_steps_of(parallel: &Parallel) -> u32 {
+    match parallel.schedule {
+        Schedule::Interleaved => parallel.pp,
+        Schedule::DualPipe => 2,
+        _ => 1,
     }
 }
 
@@ -134,13 +144,12 @@ fn zero_bubble(warm_up: u32, lag: u32, micro_batches: u32) -> Vec<Action> {
 /// Micro-batches in both directions at once: the first half of them goes down the stages, the second half up
 /// (`DualPipe.step`, deepseek-ai/DualPipe's `dualpipe/dualpipe.py`; DeepSeek-V3, arXiv 2412.19437, section 3.2.1). Where a forward
 /// and a backward pass overlap, the forward is written first.
-fn dual_pipe(stages: u32, stage: u32, micro_batches: u32) -> Vec<Action> {
+fn dual_pipe(stages: u32, stage: u32, half: u32, middle: u32) -> Vec<Action> {
     let from_end = stage.min(stages - 1 - stage);
     let to_middle = (stages / 2).saturating_sub(from_end + 1);
     // part 0 goes down, part 1 up; what is near for the first half of the stages is far for the second
     let [near, far] = if stage >= stages / 2 { [1, 0] } else { [0, 1] };
-    let half = micro_batches / 2;
-    let mut both = BothWays { half, ..BothWays::default() };
+    let mut both = BothWays { middle, ..BothWays::default() };
     both.times(2 * to_middle, &[(Pass::Forward, near)]);
     both.times(from_end + 1, &[(Pass::Forward, near), (Pass::Forward, far)]);
     let apart = [(Pass::InputGrad, far), (Pass::WeightGrad, far), (Pass::Forward, far)];
@@ -165,8 +174,8 @@ fn dual_pipe(stages: u32, stage: u32, micro_batches: u32) -> Vec<Action> {
 /// Actions in both directions, each of which counts its own micro-batches.
 #[derive(Default)]
 struct BothWays {
-    /// Micro-batches of one direction.
-    half: u32,
+    /// The first micro-batch of the second half.
+    middle: u32,
     forward: [u32; 2],
     backward: [u32; 2],
     /// Whose weights wait, in order.
@@ -191,7 +200,7 @@ impl BothWays {
             },
             _ => {
                 let Some(count) = counts.get_mut(part as usize) else { return };
-                let micro_batch = *count + part * self.half;
+                let micro_batch = *count + part * self.middle;
                 *count += 1;
                 (micro_batch, part)
             }
@@ -256,7 +265,7 @@ mod tests {
     fn everything_is_done_once_and_in_a_legal_order() {
         for (parallel, micro_batches) in cases() {
             for stage in 0..parallel.pp {
-                let actions = actions(&parallel, stage, micro_batches);
+                let actions = actions(&parallel, stage, micro_batches, micro_batches);
                 let said =
                     format!("{:?}, stage {stage} of {}, {micro_batches}", parallel.schedule, parallel.pp);
                 let both_ways = parallel.schedule == Schedule::DualPipe;
@@ -294,8 +303,9 @@ mod tests {
         for (parallel, micro_batches) in cases() {
             let (stages, rounds) = (parallel.pp, parallel.virtual_stages);
             let both_ways = parallel.schedule == Schedule::DualPipe;
-            let mut left: Vec<VecDeque<Action>> =
-                (0..stages).map(|stage| actions(&parallel, stage, micro_batches).into()).collect();
+            let mut left: Vec<VecDeque<Action>> = (0..stages)
+                .map(|stage| actions(&parallel, stage, micro_batches, micro_batches).into())
+                .collect();
             // a part by its number in the model, and the way that it is gone through
             let position = |stage: u32, part: u32| match both_ways {
                 true if part == 1 => stages - 1 - stage,
@@ -341,7 +351,7 @@ mod tests {
         for (parallel, m) in cases() {
             let (p, v) = (parallel.pp, parallel.virtual_stages);
             for i in 0..p {
-                let actions = actions(&parallel, i, m);
+                let actions = actions(&parallel, i, m, m);
                 let known = match parallel.schedule {
                     Schedule::Gpipe => m,
                     Schedule::OneFOneB | Schedule::ZbH1 => m.min(p - i),
@@ -375,7 +385,8 @@ mod tests {
                 let part = if action.part == 0 { String::new() } else { "'".repeat(action.part as usize) };
                 format!("{pass}{}{part}", action.micro_batch)
             };
-            let all: Vec<String> = actions(&parallel, stage, micro_batches).into_iter().map(one).collect();
+            let all: Vec<String> =
+                actions(&parallel, stage, micro_batches, micro_batches).into_iter().map(one).collect();
             all.join(" ")
         };
         let of = |schedule, pp| Parallel { schedule, pp, ..Parallel::default() };

@@ -2,8 +2,7 @@
 
 use super::folded::{Between, Cut, More, PhaseRun};
 use super::layers::{Repeat, When, Whole};
-use super::turns::{Along, Meaning, Place, Turns};
-use crate::parallel::schedule::{Action, Pass};
+use super::turns::{Along, Meaning, Piece, Place, Turn, Turns};
 use crate::torch::Costs;
 use crate::torch::tape::{ModuleId, NEVER, Role, StorageId, Stored, Tape};
 use crate::torch::trail::{Part, Trail};
@@ -175,24 +174,18 @@ impl Turns<'_> {
         Some(OfMicroBatches { more: self.more(of_layers)?, phases: self.phases()?, seen: self.seen()? })
     }
 
-    /// The moment that the passes which are left out come before.
-    fn cut(&self, pass: Pass) -> Option<Moment> {
-        let is_again = |action: &Action| action.micro_batch == self.rounds.again(action.pass);
-        let run = &self.rounds.run;
-        let again = run.iter().position(|action| action.pass == pass && is_again(action))?;
-        let end = (again..run.len()).find(|at| run.get(*at).is_none_or(|action| !is_again(action)));
-        match end {
-            Some(end) => Some(Moment(self.turns.get(end)?.moments.start)),
-            None => Some(Moment(self.after[0].0)),
-        }
+    /// The moment that what is left out of a turn's row comes before.
+    fn cut(&self, turn: usize) -> Option<Moment> {
+        let end = self.rounds.again_ends(turn)?;
+        Some(Moment(self.turns.get(end).map_or(self.after[0].0, |turn| turn.moments.start)))
     }
 
     fn more(&self, of_layers: &[More]) -> Option<Vec<More>> {
         let by_layers: BTreeMap<u32, &More> = of_layers.iter().map(|more| (more.like.0, more)).collect();
         let mut more = Vec::new();
         for (turn_at, turn) in self.turns.iter().enumerate() {
-            let is_again = turn.action.micro_batch == self.rounds.again(turn.action.pass);
-            let cut = self.cut(turn.action.pass)?;
+            let is_again = self.rounds.is_again(turn_at);
+            let cut = self.cut(turn_at)?;
             for storage in turn.stored.clone() {
                 // where that is not known of any, nothing is
                 let goes = self.moment(turn_at, storage, |stored| stored.death)?;
@@ -202,7 +195,7 @@ impl Turns<'_> {
                 }
                 let death = match goes {
                     Meaning::Fixed(_) => stored.death,
-                    Meaning::Follows(action, _) => match self.cut(action.pass)? {
+                    Meaning::Follows(action, _) => match self.cut(self.turn(action)?)? {
                         same if same == cut => continue,
                         other => Moment(other.0.checked_sub(1)?),
                     },
@@ -216,7 +209,7 @@ impl Turns<'_> {
                     Some(more) => (more.copies.checked_add(1)?, more.layers),
                     None => (1, 0),
                 };
-                let copies = self.rounds.copies.checked_mul(each)?;
+                let copies = self.rounds.copies(turn_at).checked_mul(each)?;
                 more.push(More { like, birth: cut, death, copies, layers });
             }
         }
@@ -231,19 +224,13 @@ impl Turns<'_> {
         phases.extend((0..before).map(as_run));
         for piece in &self.pieces {
             let turn = self.turns.get(piece.turn)?;
-            let is_again = turn.action.micro_batch == self.rounds.again(turn.action.pass);
-            let next = match piece.later {
-                later if later > 0 && is_again => {
-                    let next = Action { micro_batch: turn.action.micro_batch + 1, ..turn.action };
-                    Some(self.turns.get(self.turn(next)?)?)
-                }
-                _ => None,
-            };
+            let next = self.rounds.next(piece.turn).filter(|_| piece.later > 0);
+            let next = next.and_then(|next| self.turns.get(next));
             for (offset, mark) in turn.marks.clone().enumerate() {
                 let between = next.map(|next| Between {
                     next: next.marks.start + offset,
-                    step: piece.later,
-                    of: self.rounds.copies + 1,
+                    step: piece.later / self.rounds.step(piece.turn),
+                    of: self.rounds.copies(piece.turn) + 1,
                 });
                 phases.push(PhaseRun { mark, later: piece.later, between });
             }
@@ -261,12 +248,19 @@ impl Turns<'_> {
             self.seen_from_outside(stored.death)?;
             self.tracked(stored)?;
             let Role::Input { name, micro_batch } = stored.role else { continue };
-            if micro_batch < self.rounds.micro_batches {
+            if self.turns.iter().any(|turn| turn.action.micro_batch == micro_batch) {
                 continue;
             }
-            let first = before.iter().find(|it| it.role == Role::Input { name, micro_batch: 0 })?;
-            if let Place::In { turn, .. } = self.place(Along::Moments, first.tracked.0) {
-                seen.push((id, self.cut(self.turns.get(turn)?.action.pass)?));
+            let passes =
+                || self.pieces_of(micro_batch).filter_map(|piece| Some((piece, self.turns.get(piece.turn)?)));
+            let sees = |(piece, turn): &(&Piece, &Turn)| {
+                let role = Role::Input { name, micro_batch: turn.action.micro_batch };
+                let tracked = before.iter().find(|it| it.role == role).map(|it| it.tracked.0);
+                let place = tracked.map(|tracked| self.place(Along::Moments, tracked));
+                matches!(place, Some(Place::In { turn, .. }) if turn == piece.turn)
+            };
+            if let Some((piece, _)) = passes().find(sees) {
+                seen.push((id, self.cut(piece.turn)?));
             }
         }
         Some(seen)

@@ -5,8 +5,7 @@
 //! are not alike, all micro-batches are run.
 
 use super::rounds::Rounds;
-use super::turns::{Along, Meaning, Place, Turn, Turns};
-use crate::parallel::schedule::Action;
+use super::turns::{Along, Piece, Place, Turn, Turns};
 use crate::torch::tape::{CopiedFor, Mark, NEVER, Once, Ran, Role, StorageId, Stored, Tape};
 use peakledger_core::Moment;
 use std::ops::Range;
@@ -24,10 +23,9 @@ pub(super) fn repeated(tape: &Tape, rounds: &Rounds) -> Option<Tape> {
 impl Turns<'_> {
     /// Whether what is written down again is like what was run after it.
     pub(super) fn is_alike(&self) -> Option<()> {
-        let again = |turn: &&Turn| turn.action.micro_batch == self.rounds.again(turn.action.pass);
-        for turn in self.turns.iter().filter(again) {
-            let next = Action { micro_batch: turn.action.micro_batch + 1, ..turn.action };
-            let next = self.turns.get(self.turn(next)?)?;
+        for again in self.rounds.again() {
+            let turn = self.turns.get(again)?;
+            let next = self.turns.get(self.rounds.next(again)?)?;
             let ran = |turn: &Turn| {
                 self.tape.ran.get(turn.moments.start as usize..turn.moments.end as usize).unwrap_or_default()
             };
@@ -173,10 +171,8 @@ impl Turns<'_> {
             let meaning = self.meaning(along, 0, at, |_| None)?;
             return self.at(along, meaning, 0);
         };
-        let action = self.turns.get(turn)?.action;
-        let again = self.rounds.again(action.pass);
-        (!(again..again + 2).contains(&action.micro_batch)).then_some(())?;
-        self.in_whole(along, action, offset)
+        (!self.rounds.is_compared(turn)).then_some(())?;
+        self.in_whole(along, turn, offset)
     }
 
     /// When torch's tracker first sees a storage that is there before all turns: a batch in its own turn.
@@ -189,20 +185,17 @@ impl Turns<'_> {
             let is_it = |stored: &&Stored| stored.role == Role::Input { name, micro_batch: of };
             self.tape.stored.get(..first)?.iter().find(is_it)
         };
-        let seen = |stored: &Stored| match self.place(Along::Moments, stored.tracked.0) {
-            Place::In { turn, offset } => self.turns.get(turn).map(|turn| (turn.action, offset)),
-            _ => None,
+        // whichever of its passes it is that first sees the batch of what was run for it
+        let seen = |piece: &Piece| {
+            let turn = self.turns.get(piece.turn)?;
+            let tracked = batch(turn.action.micro_batch)?.tracked;
+            match self.place(Along::Moments, tracked.0) {
+                Place::In { turn, offset } if turn == piece.turn => Some(Moment(piece.moment + offset)),
+                _ => None,
+            }
         };
-        // which pass it is in shows with the first batch
-        let Some((pass, _)) = seen(batch(0)?).map(|(action, _)| (action.pass, ())) else {
-            return Some(stored.tracked);
-        };
-        let run = batch(self.rounds.run_for(pass, micro_batch))?;
-        let Role::Input { micro_batch: was, .. } = run.role else { return None };
-        let (action, offset) = seen(run)?;
-        (action.micro_batch == was).then_some(())?;
-        let later = micro_batch.checked_sub(was)?;
-        self.at(Along::Moments, Meaning::Follows(action, offset), later).map(Moment)
+        let seen = self.pieces_of(micro_batch).find_map(seen);
+        seen.or_else(|| self.seen_from_outside(stored.tracked))
     }
 
     fn ran(&self) -> Option<Vec<Ran>> {

@@ -1,6 +1,6 @@
 //! The passes of micro-batches as they were run, and where each comes in the whole step.
 
-use super::rounds::Rounds;
+use super::rounds::{Again, Rounds};
 use crate::parallel::schedule::{Action, Pass};
 use crate::torch::tape::{NEVER, Stored, Tape};
 use peakledger_core::{Moment, Phase};
@@ -104,12 +104,10 @@ impl Turns<'_> {
             piece_of: Vec::new(),
             after: [after; 2],
         };
-        for action in &rounds.whole {
-            let micro_batch = rounds.run_for(action.pass, action.micro_batch);
-            let at = all.turn(Action { micro_batch, ..*action })?;
-            let turn = all.turns.get(at)?;
+        for Again { run, later } in rounds.written() {
+            let turn = all.turns.get(run)?;
             let (moment, stored) = next;
-            all.pieces.push(Piece { turn: at, later: action.micro_batch - micro_batch, moment, stored });
+            all.pieces.push(Piece { turn: run, later, moment, stored });
             next.0 += turn.moments.end - turn.moments.start;
             next.1 += u32::try_from(turn.stored.len()).ok()?;
         }
@@ -125,6 +123,12 @@ impl Turns<'_> {
 
     pub(super) fn piece(&self, action: Action) -> Option<&Piece> {
         self.pieces.get(*self.piece_of.get(row(action))?.get(action.micro_batch as usize)?)
+    }
+
+    /// The passes of a micro-batch of the whole step.
+    pub(super) fn pieces_of(&self, micro_batch: u32) -> impl Iterator<Item = &Piece> {
+        let piece = move |row: &Vec<usize>| row.get(micro_batch as usize).copied();
+        self.piece_of.iter().filter_map(piece).filter_map(|piece| self.pieces.get(piece))
     }
 
     /// Where on the tape that was run a moment or a storage is.
@@ -147,7 +151,7 @@ impl Turns<'_> {
     }
 
     /// What a turn means by something that it knows as `at` on the tape that was run, and the same turn of the micro-batch so
-    /// many later as `neighbour` says.
+    /// many later as `neighbour` says: one of the next round, or of the one before.
     pub(super) fn meaning(
         &self,
         along: Along,
@@ -167,35 +171,34 @@ impl Turns<'_> {
             }
             Place::In { turn, offset } => (turn, offset),
         };
-        let (from, to) = (self.turns.get(turn)?.action, self.turns.get(place)?.action);
+        let to = self.turns.get(place)?.action;
         let follows = Meaning::Follows(to, base);
-        let is_early = |action: Action| action.micro_batch <= self.rounds.again(action.pass);
-        let is_again = from.micro_batch == self.rounds.again(from.pass);
-        if place == turn || (is_early(from) == is_early(to) && !is_again) {
+        let is_again = self.rounds.is_again(turn);
+        if place == turn || (self.rounds.moved(turn) == self.rounds.moved(place) && !is_again) {
             return Some(follows);
         }
         // a neighbour means the pass of a micro-batch as many later, or the same one
+        let step = i64::from(self.rounds.step(turn));
         let by = |by: i64| {
-            let Place::In { turn, offset } = self.place(along, neighbour(by)?) else { return None };
-            let there = self.turns.get(turn)?.action;
-            (offset == base && row(there) == row(to)).then_some(())?;
-            if i64::from(there.micro_batch) == i64::from(to.micro_batch) + by {
+            let Place::In { turn: there, offset } = self.place(along, neighbour(by)?) else { return None };
+            let other = self.turns.get(there)?.action;
+            (offset == base && row(other) == row(to)).then_some(())?;
+            if i64::from(other.micro_batch) == i64::from(to.micro_batch) + by {
                 return Some(follows);
             }
-            let again = self.rounds.again(to.pass);
-            let is_the_same = there == to && !(again..again + 2).contains(&to.micro_batch);
-            is_the_same.then(|| self.in_whole(along, to, base)).flatten().map(Meaning::Fixed)
+            let is_the_same = there == place && !self.rounds.is_compared(place);
+            is_the_same.then(|| self.in_whole(along, place, base)).flatten().map(Meaning::Fixed)
         };
-        // what no other has, and the last pass of all lets go of, is there until then
-        let is_last = place + 1 == self.turns.len() && !is_again && neighbour(1).is_none();
-        let until_last = || self.in_whole(along, to, base);
-        by(1).or_else(|| by(-1)).or_else(|| is_last.then(until_last).flatten().map(Meaning::Fixed))
+        // what is there longer than what any other has, and the last pass of all lets go of, is there until then
+        let is_last = place + 1 == self.turns.len() && !is_again && neighbour(step).is_none_or(|it| it < at);
+        let until_last = || self.in_whole(along, place, base);
+        by(step).or_else(|| by(-step)).or_else(|| is_last.then(until_last).flatten().map(Meaning::Fixed))
     }
 
-    /// A place in an action as it was run, in the whole step.
-    pub(super) fn in_whole(&self, along: Along, action: Action, base: u32) -> Option<u32> {
-        let later = self.rounds.in_whole(action).micro_batch - action.micro_batch;
-        self.at(along, Meaning::Follows(action, base), later)
+    /// A place in a turn as it was run, in the whole step.
+    pub(super) fn in_whole(&self, along: Along, turn: usize, base: u32) -> Option<u32> {
+        let action = self.turns.get(turn)?.action;
+        self.at(along, Meaning::Follows(action, base), self.rounds.moved(turn))
     }
 
     /// Where that is in the whole step, for a turn so many micro-batches later.
@@ -204,8 +207,8 @@ impl Turns<'_> {
             Meaning::Fixed(at) => return Some(at),
             Meaning::Follows(to, base) => (to, base),
         };
-        self.rounds.goes_alike(to, to.micro_batch + later).then_some(())?;
         let piece = self.piece(Action { micro_batch: to.micro_batch + later, ..to })?;
+        self.rounds.goes_alike(self.turn(to)?, piece.turn).then_some(())?;
         let turn = self.turns.get(piece.turn)?;
         match along {
             Along::Moments => (base < turn.moments.end - turn.moments.start).then_some(piece.moment + base),

@@ -16,12 +16,12 @@ use crate::nn::te::Shared;
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::GradScaler;
 use crate::options::{Objective, Options, Recompute};
-use crate::parallel::Stack;
 use crate::parallel::context;
 use crate::parallel::data::shared_out;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
+use crate::parallel::{Schedule, Stack};
 use crate::pipeline::Pipeline;
 use crate::repeat::{Folded, Repeat, Rounds, sends_in_buckets, shares_within_passes};
 use crate::torch::facts::Facts;
@@ -261,11 +261,12 @@ fn run_so(
 }
 
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
-/// layers: DeepSpeed's buckets and the parts of its flat buffer. Nor where Megatron's layers make tables of their own in the
-/// first step, of which a cache keeps some (latent attention).
-fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
+/// layers: DeepSpeed's buckets and the parts of its flat buffer; nor where it waits for gradients of weights that themselves wait.
+/// Nor where Megatron's layers make tables of their own in the first step, of which a cache keeps some (latent attention).
+pub(crate) fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
     let has_tables = options.stack == Stack::Megatron && arch.shape.v_head_dim.is_some();
-    !has_tables && !sends_in_buckets(options) && !shares_within_passes(options)
+    let waits = !matches!(options.parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe);
+    !(has_tables || sends_in_buckets(options) || waits && shares_within_passes(options))
 }
 
 /// The layers that need not be run, if there are such.

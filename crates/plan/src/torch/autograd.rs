@@ -282,7 +282,7 @@ fn walk(torch: &Rc<Torch>, root: &Edge, grad: impl FnOnce() -> Tensor) {
     torch.in_backward.set(true);
     torch.without_grad(|| {
         let first = grad(); // held by the caller until backward returns
-        walk_from(root, first.clone(), |node| torch.comes_back_to(node));
+        walk_from(root, first.clone(), |node| torch.comes_back_to_node(node));
     });
     torch.comes_out();
     torch.in_backward.set(false);

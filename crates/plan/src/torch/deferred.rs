@@ -7,7 +7,7 @@ use super::{Dtype, Tensor, Torch, ops};
 use std::rc::Rc;
 
 /// The gradient of a weight, to be computed later.
-pub(crate) type Deferred = Box<dyn FnOnce()>;
+pub(crate) type Deferred = Box<dyn FnOnce(&Torch)>;
 
 impl Torch {
     /// From now on the gradients of weights wait.
@@ -18,6 +18,12 @@ impl Torch {
     /// No gradients wait any more but these.
     pub(crate) fn deferred(&self) -> Vec<Deferred> {
         self.deferred.take().unwrap_or_default()
+    }
+
+    /// Computes what has waited.
+    pub(crate) fn catch_up(&self, waiting: Vec<Deferred>) {
+        self.without_grad(|| waiting.into_iter().for_each(|deferred| deferred(self)));
+        self.comes_out();
     }
 
     /// The gradient of a weight that is a parameter or a copy of one, where it need not wait.
@@ -31,10 +37,10 @@ impl Torch {
             drop(deferred);
             return Some(grad());
         };
-        let (leaf, dtype, module) = (leaf.clone(), *dtype, self.module.get());
-        waiting.push(Box::new(move || {
+        let (leaf, dtype, module, part) = (leaf.clone(), *dtype, self.module.get(), self.part());
+        waiting.push(Box::new(move |torch| {
+            torch.comes_back_to(part);
             let grad = grad();
-            let torch = grad.torch().clone();
             torch.inside(module, || accumulate(&leaf, ops::to(&grad, dtype)));
         }));
         None

@@ -120,17 +120,26 @@ impl Torch {
     }
 
     /// Backward comes to the node of that number, and so to the part in which it was made.
-    pub(super) fn comes_back_to(&self, node: u32) {
-        let part = match &*self.trail.borrow() {
-            Some(trail) => {
-                let at = trail.nodes.partition_point(|(first, _)| *first <= node);
-                let part = at.checked_sub(1).and_then(|at| trail.nodes.get(at));
-                Some(part.map_or(Part::Between, |(_, part)| *part)).filter(|part| *part != trail.part())
-            }
-            None => None,
-        };
+    pub(super) fn comes_back_to_node(&self, node: u32) {
+        let part = self.trail.borrow().as_ref().map(|trail| {
+            let at = trail.nodes.partition_point(|(first, _)| *first <= node);
+            let part = at.checked_sub(1).and_then(|at| trail.nodes.get(at));
+            part.map_or(Part::Between, |(_, part)| *part)
+        });
         if let Some(part) = part {
+            self.comes_back_to(part);
+        }
+    }
+
+    /// Backward comes to that part, if it is not there yet.
+    pub(super) fn comes_back_to(&self, part: Part) {
+        if self.trail.borrow().as_ref().is_some_and(|trail| trail.part() != part) {
             self.comes_to(part);
         }
+    }
+
+    /// The part that the run is in.
+    pub(super) fn part(&self) -> Part {
+        self.trail.borrow().as_ref().map_or(Part::Between, Trail::part)
     }
 }

@@ -4,7 +4,8 @@ use super::*;
 use crate::catalogue::open_model;
 use crate::options::*;
 use crate::parallel::{Parallel, Schedule, Sharding, Stack};
-use crate::repeat::Rounds;
+use crate::repeat::{Rounds, shares_within_passes};
+use crate::step::hopes_for_layers;
 use crate::torch::Dtype;
 
 fn architectures() -> Vec<Architecture> {
@@ -76,7 +77,7 @@ fn a_repeated_tape_is_the_whole_one() {
     }
 }
 
-/// Stages of every length of warm-up, through both stacks.
+/// Stages of every length of warm-up, through both stacks and all schedules.
 fn stages() -> Vec<Options> {
     let bf16 = Options { precision: Precision::Bf16, seq_len: Some(LENGTH), ..Options::default() };
     let mut all = Vec::new();
@@ -84,54 +85,154 @@ fn stages() -> Vec<Options> {
         let stage = |schedule| Parallel { pp, rank, schedule, ..Parallel::default() };
         let of = |schedule, options: &Options| Options { parallel: stage(schedule), ..options.clone() };
         let plain = of(Schedule::OneFOneB, &bf16);
-        let megatron = Options {
-            stack: Stack::Megatron,
-            grad_dtype: Some(Dtype::F32),
-            master_weights: Some(Dtype::F32),
-            ..plain.clone()
-        };
         let full = |options: &Options| Options { recompute: Recompute::Full, ..options.clone() };
-        let shared = |options: &Options, sharding| Options {
-            parallel: Parallel { dp: Some(2), rank: rank * 2, sharding, ..options.parallel.clone() },
-            ..options.clone()
-        };
-        all.extend([of(Schedule::Gpipe, &bf16), full(&plain), full(&megatron)]);
-        all.extend([&plain, &megatron].map(|options| shared(options, Sharding::Zero1)));
-        all.push(Options {
-            grad_scaler: true,
-            precision: Precision::Fp16Mixed,
-            padded: true,
-            ..plain.clone()
-        });
-        all.push(Options { offload: Offload { activations: true, ..Offload::default() }, ..plain.clone() });
-        all.extend([plain, megatron]);
+        all.extend([of(Schedule::Gpipe, &bf16), full(&plain), full(&on_megatron(&plain))]);
+        all.extend([&plain, &on_megatron(&plain)].map(|options| shared(options, Sharding::Zero1)));
+        all.extend(others(&plain));
+        for sharding in [Sharding::Replicated, Sharding::FullShard, Sharding::HybridShard] {
+            for sync_each_batch in [false, true] {
+                let mut one = shared(&plain, sharding);
+                one.parallel.data.sync_each_batch = sync_each_batch;
+                one.parallel.gpus_per_node = 1; // a group of ranks that shard on each
+                all.extend([full(&one), one]);
+            }
+        }
+        all.extend([on_megatron(&plain), plain]);
     }
     all
+}
+
+fn on_megatron(options: &Options) -> Options {
+    Options {
+        stack: Stack::Megatron,
+        grad_dtype: Some(Dtype::F32),
+        master_weights: Some(Dtype::F32),
+        ..options.clone()
+    }
+}
+
+/// The same rank of two that share it out.
+fn shared(options: &Options, sharding: Sharding) -> Options {
+    let rank = options.parallel.rank * 2;
+    Options {
+        parallel: Parallel { dp: Some(2), rank, sharding, ..options.parallel.clone() },
+        ..options.clone()
+    }
+}
+
+/// The same stage by other options.
+fn others(plain: &Options) -> [Options; 2] {
+    [
+        Options { grad_scaler: true, precision: Precision::Fp16Mixed, padded: true, ..plain.clone() },
+        Options { offload: Offload { activations: true, ..Offload::default() }, ..plain.clone() },
+    ]
+}
+
+/// Stages whose rounds are of more than a forward and a backward pass, and how many micro-batches they have.
+fn longer_rounds() -> Vec<(Options, u32)> {
+    let bf16 = Options { precision: Precision::Bf16, seq_len: Some(LENGTH), ..Options::default() };
+    let schedules = [
+        (Schedule::ZbH1, 1, 2),
+        (Schedule::ZbH2, 1, 2),
+        (Schedule::ZbH1, 1, 3),
+        (Schedule::ZbH2, 1, 3),
+        (Schedule::DualPipe, 1, 2),
+        (Schedule::DualPipe, 1, 4),
+        (Schedule::Interleaved, 2, 2),
+        (Schedule::Interleaved, 3, 2),
+        (Schedule::Interleaved, 2, 3),
+    ];
+    let mut all = Vec::new();
+    for (schedule, virtual_stages, pp) in schedules {
+        for (rank, micro_batches) in (0..pp).map(|rank| (rank, if rank % 2 == 0 { 8 * pp } else { 12 * pp }))
+        {
+            let parallel = Parallel { pp, rank, schedule, virtual_stages, ..Parallel::default() };
+            let plain = Options { parallel, ..bf16.clone() };
+            let full = Options { recompute: Recompute::Full, ..plain.clone() };
+            let selective = Options { recompute: Recompute::Selective, ..plain.clone() };
+            let tensor = Parallel { tp: 2, rank: rank * 2, ..plain.parallel.clone() };
+            let tensor = Options { parallel: tensor, precision: Precision::Bf16Mixed, ..plain.clone() };
+            let mut options = vec![full, selective, tensor, shared(&plain, Sharding::Zero1)];
+            options.extend(others(&plain));
+            options.push(Options { clip_grad_norm: true, precision: Precision::Bf16Mixed, ..plain.clone() });
+            options.extend([Sharding::Replicated, Sharding::FullShard].map(|it| shared(&plain, it)));
+            options.push(on_megatron(&plain));
+            options.push(full_on_megatron(&plain));
+            options.push(shared(&on_megatron(&plain), Sharding::Zero1));
+            options.push(plain);
+            all.extend(options.into_iter().map(|options| (options, micro_batches)));
+        }
+    }
+    all
+}
+
+fn full_on_megatron(options: &Options) -> Options {
+    Options { recompute: Recompute::Full, ..on_megatron(options) }
+}
+
+/// Runs each with all micro-batches and with few, and says which have another tape: how many were compared.
+fn compared(architecture: &Architecture, steps: impl Iterator<Item = Options>) -> (usize, Vec<String>) {
+    let (mut met, mut wrong) = (0, Vec::new());
+    for options in steps {
+        if Rounds::of(&options, architecture.shape.num_experts > 0).is_none() {
+            continue;
+        }
+        // a stack may not have the schedule
+        if run_all(architecture, &options, LENGTH).is_err() {
+            continue;
+        }
+        met += 1;
+        let Parallel { schedule, pp, virtual_stages, rank, .. } = options.parallel;
+        let said = format!(
+            "{schedule:?} {pp}×{virtual_stages}, rank {rank}, {} micro-batches, {:?}, {:?}, {:?}, {:?}",
+            options.gradient_accumulation_steps,
+            options.stack,
+            options.recompute,
+            options.precision,
+            options.parallel.sharding,
+        );
+        let hopes = hopes_for_layers(architecture, &options);
+        for layers in [false, true].into_iter().filter(|layers| !layers || hopes) {
+            match run_alike(architecture, &options, LENGTH, Alike { layers, micro_batches: true }).unwrap() {
+                Some(few) => {
+                    let whole = run_all(architecture, &options, LENGTH).unwrap();
+                    let other = difference(architecture, &options, few, whole);
+                    wrong.extend(other.map(|other| format!("{other}: {said}")));
+                }
+                // the layers of a stage need not be alike: then all of them are run
+                None if layers && (schedule != Schedule::OneFOneB || shares_within_passes(&options)) => {}
+                None => wrong.push(format!("not repeated: {said}, layers {layers}")),
+            }
+        }
+    }
+    (met, wrong)
 }
 
 #[test]
 fn a_stage_that_is_repeated_is_the_whole_one() {
     let (mut wrong, mut met) = (Vec::new(), 0);
     for architecture in ["llama", "qwen3_moe"].map(|family| config(family, 24, "")) {
-        for (options, gradient_accumulation_steps) in
-            stages().iter().flat_map(|it| [5, 9, 12].map(|n| (it, n)))
-        {
-            let options = Options { gradient_accumulation_steps, ..options.clone() };
-            if Rounds::of(&options, architecture.shape.num_experts > 0).is_none() {
-                continue;
-            }
-            met += 1;
-            let whole = run_all(&architecture, &options, LENGTH).unwrap();
-            let alike = Alike { layers: true, micro_batches: true };
-            match run_alike(&architecture, &options, LENGTH, alike).unwrap() {
-                Some(few) => {
-                    let said = difference(&architecture, &options, few, whole);
-                    wrong.extend(said.map(|said| format!("{said}: {options:?}")));
-                }
-                None => wrong.push(format!("not repeated: {options:?}")),
-            }
-        }
+        let stages = stages();
+        let steps = stages.iter().flat_map(|it| [5, 9, 12].map(|n| (it, n)));
+        let steps = steps.map(|(options, gradient_accumulation_steps)| Options {
+            gradient_accumulation_steps,
+            ..options.clone()
+        });
+        let (compared, others) = compared(&architecture, steps);
+        met += compared;
+        wrong.extend(others);
     }
+    assert!(wrong.is_empty(), "{} of {met}: {wrong:#?}", wrong.len());
+    assert!(met > 600, "{met}");
+}
+
+#[test]
+fn so_is_one_whose_rounds_have_more_passes() {
+    let architecture = config("llama", 24, "");
+    let steps = longer_rounds().into_iter();
+    let steps = steps
+        .map(|(options, gradient_accumulation_steps)| Options { gradient_accumulation_steps, ..options });
+    let (met, wrong) = compared(&architecture, steps);
     assert!(wrong.is_empty(), "{} of {met}: {wrong:#?}", wrong.len());
     assert!(met > 200, "{met}");
 }
