@@ -1,5 +1,6 @@
 //! Both steps, read off what was run and added up at op and at device level.
 
+use super::growth::{self, Growth, Line};
 use super::{Level, PlannedPhase, Step, StepPlan};
 use crate::repeat::{Between, Folded, PhaseRun};
 use crate::torch::Costs;
@@ -20,6 +21,7 @@ impl StepPlan {
         let once: Vec<Range<u32>> = tape.once.iter().map(|once| once.moments.clone()).collect();
         let of_first = Totals::of(first.moments(), op.iter().copied()).ok()?;
         let more = Totals::of(steady.moments(), otherwise.iter().copied()).ok()?;
+        growth::is_as_run(folded, &first, &of_first)?;
         let of_steady = of_first.without(&once).joined(&more).ok()?;
         let sums = [
             Sums::of(folded, Step::First, first, (of_first, in_first))?,
@@ -95,7 +97,7 @@ impl Sums<'_> {
     /// The sums of every phase of the whole step.
     fn tops(&self) -> Option<Vec<Top>> {
         let slots = self.run.slots();
-        let mut ways: Vec<Option<[Way; 3]>> = vec![None; slots.len()];
+        let mut grown: Vec<Option<[Growth; 3]>> = vec![None; slots.len()];
         let columns = [self.op.gpu(), self.op.cpu(), self.device.gpu()];
         let mut tops = Vec::with_capacity(self.folded.phases.len());
         for phase in &self.folded.phases {
@@ -117,12 +119,12 @@ impl Sums<'_> {
                 }
                 Some(between) => {
                     let next = slots.get(between.next)?;
-                    let ways = ways.get_mut(phase.mark)?;
-                    if ways.is_none() {
-                        let way = |column| Way::of(column, [slot, next], between.of);
-                        *ways = Some([way(columns[0])?, way(columns[1])?, way(columns[2])?]);
+                    let grown = grown.get_mut(phase.mark)?;
+                    if grown.is_none() {
+                        let growth = |column| Growth::of(column, [slot, next], between.of);
+                        *grown = Some([growth(columns[0])?, growth(columns[1])?, growth(columns[2])?]);
                     }
-                    let [op, host, device] = ways.as_ref()?;
+                    let [op, host, device] = grown.as_ref()?;
                     let (offset, peak) = op.peak(between);
                     Top {
                         phase: *phase,
@@ -161,6 +163,8 @@ impl Sums<'_> {
                 let next = there(step, next)?;
                 by_category = by_category.zip(&next, |from, to| Line { offset: 0, from, to }.at(between));
             }
+            let of_all = by_category.iter().map(|(_, bytes)| bytes.get()).sum::<u64>();
+            (of_all == top.peak).then_some(())?;
             phases.push(PlannedPhase {
                 phase: mark.phase.clone(),
                 micro_batch,
@@ -178,68 +182,6 @@ impl Sums<'_> {
             });
         }
         Some(StepPlan { step, phases, timeline })
-    }
-}
-
-/// What a column has in phases of which only the first and the last were run.
-#[derive(Clone, Debug)]
-struct Way {
-    /// Of moments that go up or down alike the highest one.
-    lines: Vec<Line>,
-    /// The last moment.
-    last: Line,
-}
-
-/// A moment of a phase, in the first and in the last of them.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    offset: u32,
-    from: u64,
-    to: u64,
-}
-
-impl Line {
-    fn change(&self) -> i128 {
-        i128::from(self.to) - i128::from(self.from)
-    }
-
-    /// What is there so many steps on the way.
-    fn at(&self, Between { step, of, .. }: Between) -> u64 {
-        let on_the_way = i128::from(self.from) + self.change() * i128::from(step) / i128::from(of);
-        u64::try_from(on_the_way).unwrap_or(0) // it lies between the two
-    }
-}
-
-impl Way {
-    /// Nothing where the two phases are not alike, or no whole steps lie between them.
-    fn of(column: &[u64], phases: [&Slot; 2], steps: u32) -> Option<Way> {
-        let [from, to] = phases.map(|slot| column.get(slot.first.index()..=slot.last.index()).unwrap_or(&[]));
-        (phases[0].moments() == phases[1].moments()).then_some(())?;
-        let mut lines: Vec<Line> = Vec::new();
-        let mut last = Line { offset: 0, from: 0, to: 0 };
-        for (offset, (from, to)) in (0..).zip(from.iter().zip(to)) {
-            let line = Line { offset, from: *from, to: *to };
-            (line.change() % i128::from(steps) == 0).then_some(())?;
-            match lines.iter_mut().find(|known| known.change() == line.change()) {
-                Some(known) if known.from < line.from => *known = line,
-                Some(_) => {}
-                None => lines.push(line),
-            }
-            last = line;
-        }
-        Some(Way { lines, last })
-    }
-
-    /// The first of the largest moments so many steps on the way.
-    fn peak(&self, between: Between) -> (u32, u64) {
-        let mut best = (0, 0);
-        for line in &self.lines {
-            let (offset, value) = (line.offset, line.at(between));
-            if value > best.1 || value == best.1 && offset < best.0 {
-                best = (offset, value);
-            }
-        }
-        best
     }
 }
 

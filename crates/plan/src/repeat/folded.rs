@@ -6,6 +6,9 @@
 //! the other. That is all that they add: what is made and goes between the same cuts is, wherever one looks, there as often as
 //! it was run. So sums on the tape that was run, with that added, are those of the whole step at every moment that was run; and
 //! in what was left out they lie on a straight line between those at its two ends, and peak at one of them.
+//!
+//! That rests on units that are alike: `is_alike` compares what they make and when it goes, and where both are added up
+//! (`crate::plan`), a unit has to change the sums as often as it is left out by what it changed them when it was run.
 
 use super::layers::Repeat;
 use super::left_out::OfLayers;
@@ -25,8 +28,11 @@ pub(crate) struct Folded {
     pub(crate) run: Tape,
     /// Storages that are on the tape, and counted elsewhere: what stood for gradients of layers that were not run.
     pub(crate) aside: Range<usize>,
-    /// What was not run adds these.
+    /// What was not run adds these: first what layers add, so many, and then what micro-batches add.
     pub(crate) more: Vec<More>,
+    of_layers: usize,
+    /// Batches of micro-batches that were not run.
+    unseen: Vec<StorageId>,
     /// Where layers are left out.
     pub(crate) cuts: Vec<Cut>,
     /// What layers that are left out cost, by phase of the tape that was run; empty where all were run.
@@ -59,6 +65,8 @@ pub(crate) struct Cut {
     pub(crate) at: Moment,
     /// How many moments are left out.
     pub(crate) moments: u32,
+    /// How often it is left out.
+    pub(crate) copies: u32,
 }
 
 /// A phase of the whole step.
@@ -97,6 +105,8 @@ impl Folded {
             run,
             aside: 0..0,
             more: Vec::new(),
+            of_layers: 0,
+            unseen: Vec::new(),
             cuts: Vec::new(),
             costs: Vec::new(),
             ran_for: Vec::new(),
@@ -111,7 +121,8 @@ impl Folded {
     pub(crate) fn without_layers(run: Tape, repeat: Repeat, trail: Trail) -> Option<Folded> {
         let OfLayers { aside, more, cuts, costs, ran_for, made_for } = repeat.left_out(&run, &trail)?;
         let layers = Some((repeat, trail));
-        Some(Folded { aside, more, cuts, costs, ran_for, made_for, layers, ..Folded::of(run) })
+        let of_layers = more.len();
+        Some(Folded { aside, more, of_layers, cuts, costs, ran_for, made_for, layers, ..Folded::of(run) })
     }
 
     /// The same without micro-batches; nothing where those that were run are not alike.
@@ -123,6 +134,7 @@ impl Folded {
         for (storage, seen) in left_out.seen {
             if let Some(stored) = self.run.get_mut(storage) {
                 stored.tracked = seen;
+                self.unseen.push(storage);
             }
         }
         Some(Folded { rounds: Some(rounds), ..self })
@@ -149,8 +161,23 @@ impl Folded {
     pub(crate) fn storages(&self) -> impl Iterator<Item = Stored> + Clone + '_ {
         let run = self.run.stored.iter().enumerate();
         let run = run.filter(|(at, _)| !self.aside.contains(at)).map(|(_, stored)| *stored);
-        let more = self.more.iter().filter_map(|more| Some(more.together(self.run.get(more.like)?)));
-        run.chain(more)
+        run.chain(self.together(&self.more))
+    }
+
+    fn together<'a>(&'a self, more: &'a [More]) -> impl Iterator<Item = Stored> + Clone + 'a {
+        more.iter().filter_map(|more| Some(more.together(self.run.get(more.like)?)))
+    }
+
+    /// The storages of what was run, with what layers add to it or without.
+    pub(crate) fn run_alone(&self, with_layers: bool) -> impl Iterator<Item = Stored> + Clone + '_ {
+        let is_run = |at: &usize| {
+            let id = StorageId(u32::try_from(*at).unwrap_or(u32::MAX));
+            !self.aside.contains(at) && self.unseen.binary_search(&id).is_err()
+        };
+        let run = self.run.stored.iter().enumerate();
+        let run = run.filter(move |(at, _)| is_run(at)).map(|(_, stored)| *stored);
+        let of_layers = self.more.get(..self.of_layers).filter(|_| with_layers).unwrap_or_default();
+        run.chain(self.together(of_layers))
     }
 
     /// What ran at a moment of the tape.

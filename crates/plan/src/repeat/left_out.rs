@@ -55,7 +55,8 @@ impl Whole<'_> {
             if piece.is_copy {
                 from.get_or_insert(piece.moment);
             } else if let Some(from) = from.take() {
-                let cut = Cut { at: Moment(stretch.moments.start), moments: piece.moment - from };
+                let copies = u32::try_from(self.repeat.alike.copies).ok()?;
+                let cut = Cut { at: Moment(stretch.moments.start), moments: piece.moment - from, copies };
                 cuts.insert(stretch.pass, cut);
             }
         }
@@ -80,7 +81,8 @@ impl Whole<'_> {
             let stored = self.tape.stored.get(at)?;
             let Role::Of { parameter, .. } = stored.role else { return None };
             let made = made.get(&(self.repeat.written_from(parameter)?, stored.device));
-            let Some(birth) = made.copied() else { continue }; // what the ranks share is not made in a layer
+            // what the ranks share is not made in a layer: then what stands for it is in no layer that is written down either
+            let Some(birth) = made.copied() else { continue };
             let like = StorageId(u32::try_from(at).ok()?);
             more.push(More { like, birth, death: stored.death, copies: 1, layers: 0 });
         }
@@ -190,9 +192,15 @@ impl Turns<'_> {
                 // where that is not known of any, nothing is
                 let goes = self.moment(turn_at, storage, |stored| stored.death)?;
                 let stored = self.tape.stored.get(storage)?;
+                let (moved, step) = (self.rounds.moved(turn_at), self.rounds.step(turn_at));
+                self.at(Along::Moments, goes, moved)?;
                 if !is_again {
                     continue;
                 }
+                let last = self.rounds.copies(turn_at).checked_mul(step)?;
+                [step, last]
+                    .into_iter()
+                    .try_for_each(|later| self.at(Along::Moments, goes, later).map(drop))?;
                 let death = match goes {
                     Meaning::Fixed(_) => stored.death,
                     Meaning::Follows(action, _) => match self.cut(self.turn(action)?)? {
@@ -206,6 +214,8 @@ impl Turns<'_> {
                 }
                 let like = StorageId(u32::try_from(storage).ok()?);
                 let (each, layers) = match by_layers.get(&like.0) {
+                    // one that goes in a later pass of its own layer would go there in each of those that are left out
+                    Some(more) if matches!(goes, Meaning::Fixed(_)) && more.death != death => return None,
                     Some(more) => (more.copies.checked_add(1)?, more.layers),
                     None => (1, 0),
                 };

@@ -84,6 +84,7 @@ impl Turns<'_> {
             if aside.end == stored.end {
                 stored.end = aside.start.max(stored.start);
             }
+            // (inside a turn that is compared they make it unlike the other)
             Turn { action: *action, marks, moments: from.0..to.0, stored }
         };
         let turns: Vec<Turn> = rounds.run.iter().zip(marks).map(turn).collect();
@@ -174,7 +175,7 @@ impl Turns<'_> {
         let to = self.turns.get(place)?.action;
         let follows = Meaning::Follows(to, base);
         let is_again = self.rounds.is_again(turn);
-        if place == turn || (self.rounds.moved(turn) == self.rounds.moved(place) && !is_again) {
+        if !is_again && (place == turn || self.rounds.moved(turn) == self.rounds.moved(place)) {
             return Some(follows);
         }
         // a neighbour means the pass of a micro-batch as many later, or the same one

@@ -1,0 +1,144 @@
+//! How sums grow from a unit that was run to the next, over those between them that were not.
+
+use super::Level;
+use super::Step;
+use super::steps::stay;
+use crate::repeat::{Between, Folded};
+use peakledger_core::sweep::Totals;
+use peakledger_core::{Moment, Slot, Timeline};
+
+/// Whether from a unit that was left out to the next one that was run, the sums of the whole first step change as often as it
+/// was left out, and once more, by what they changed when it was run. So nothing is added that was not seen, and nothing
+/// that was seen is forgotten.
+pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) -> Option<()> {
+    let alone = |with_layers| {
+        let storages = folded.run_alone(with_layers);
+        let stays = storages.filter_map(|stored| stay(&folded.run, Step::First, &stored, Level::Op));
+        Totals::of(timeline.moments(), stays).ok()
+    };
+    let change = |column: &[u64], [from, to]: [u32; 2]| {
+        let at = |moment: u32| column.get(Moment(moment).index()).copied().unwrap_or(0);
+        i128::from(at(to)) - i128::from(at(from))
+    };
+    let grows = |run: &Totals, firsts: [u32; 2], length: u32, copies: u32| {
+        let is_alike = |offset: u32| {
+            let pair = firsts.map(|first| first + offset);
+            [(whole.gpu(), run.gpu()), (whole.cpu(), run.cpu())]
+                .into_iter()
+                .all(|(whole, run)| change(whole, pair) == (i128::from(copies) + 1) * change(run, pair))
+        };
+        (0..length).all(is_alike).then_some(())
+    };
+    if !folded.cuts.is_empty() {
+        let run = alone(false)?;
+        for cut in &folded.cuts {
+            let length = cut.moments.checked_div(cut.copies)?;
+            grows(&run, [cut.at.0.checked_sub(length)?, cut.at.0], length, cut.copies)?;
+        }
+    }
+    let run = folded.phases.iter().any(|phase| phase.between.is_some()).then(|| alone(true));
+    let Some(run) = run else { return Some(()) };
+    let run = run?;
+    let mut compared = vec![false; timeline.slots().len()];
+    for (phase, Between { next, of, .. }) in folded.phases.iter().filter_map(|it| Some((it, it.between?))) {
+        if std::mem::replace(compared.get_mut(phase.mark)?, true) {
+            continue;
+        }
+        let [from, to] = [timeline.slots().get(phase.mark)?, timeline.slots().get(next)?];
+        (from.moments() == to.moments()).then_some(())?;
+        grows(&run, [from.first.0, to.first.0], from.moments(), of - 1)?;
+    }
+    Some(())
+}
+
+/// What a column has in phases of which only the first and the last were run.
+#[derive(Clone, Debug)]
+pub(super) struct Growth {
+    /// Of moments that go up or down alike the highest one.
+    lines: Vec<Line>,
+    /// The last moment.
+    pub(super) last: Line,
+}
+
+/// A moment of a phase, in the first and in the last of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    pub(super) offset: u32,
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+impl Line {
+    fn change(&self) -> i128 {
+        i128::from(self.to) - i128::from(self.from)
+    }
+
+    /// What is there so many steps on the way.
+    pub(super) fn at(&self, Between { step, of, .. }: Between) -> u64 {
+        let on_the_way = i128::from(self.from) + self.change() * i128::from(step) / i128::from(of);
+        u64::try_from(on_the_way).unwrap_or(0) // it lies between the two
+    }
+}
+
+impl Growth {
+    /// Nothing where the two phases are not alike, or no whole steps lie between them.
+    pub(super) fn of(column: &[u64], phases: [&Slot; 2], steps: u32) -> Option<Growth> {
+        let [from, to] = phases.map(|slot| column.get(slot.first.index()..=slot.last.index()).unwrap_or(&[]));
+        (phases[0].moments() == phases[1].moments()).then_some(())?;
+        let mut lines: Vec<Line> = Vec::new();
+        let mut last = Line { offset: 0, from: 0, to: 0 };
+        for (offset, (from, to)) in (0..).zip(from.iter().zip(to)) {
+            let line = Line { offset, from: *from, to: *to };
+            (line.change() % i128::from(steps) == 0).then_some(())?;
+            match lines.iter_mut().find(|known| known.change() == line.change()) {
+                Some(known) if known.from < line.from => *known = line,
+                Some(_) => {}
+                None => lines.push(line),
+            }
+            last = line;
+        }
+        Some(Growth { lines, last })
+    }
+
+    /// The first of the largest moments so many steps on the way.
+    pub(super) fn peak(&self, between: Between) -> (u32, u64) {
+        let mut best = (0, 0);
+        for line in &self.lines {
+            let (offset, value) = (line.offset, line.at(between));
+            if value > best.1 || value == best.1 && offset < best.0 {
+                best = (offset, value);
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peakledger_core::Phase;
+    use std::num::NonZeroU32;
+
+    fn slots() -> Timeline {
+        let mut timeline = Timeline::empty();
+        for phase in [Phase::Forward, Phase::Backward] {
+            assert!(timeline.try_push(phase, None, NonZeroU32::new(3).unwrap()));
+        }
+        timeline
+    }
+
+    /// Of three phases after the first, the third is as it was run; two thirds of the way are gone at the second.
+    #[test]
+    fn a_phase_between_two_has_its_share_of_the_way() {
+        let timeline = slots();
+        let [from, to] = [&timeline.slots()[0], &timeline.slots()[1]];
+        let growth = Growth::of(&[10, 40, 20, 16, 40, 26], [from, to], 3).unwrap();
+        let at = |step| Between { next: 1, step, of: 3 };
+        assert_eq!([1, 2].map(|step| growth.peak(at(step))), [(1, 40), (1, 40)]);
+        assert_eq!([1, 2].map(|step| growth.last.at(at(step))), [22, 24]);
+        // the last moment overtakes the second
+        let growth = Growth::of(&[10, 40, 20, 10, 43, 80], [from, to], 3).unwrap();
+        assert_eq!([0, 1, 2].map(|step| growth.peak(at(step))), [(1, 40), (1, 41), (2, 60)]);
+        assert!(Growth::of(&[10, 40, 20, 11, 40, 20], [from, to], 3).is_none(), "no third of 1");
+    }
+}
