@@ -112,7 +112,7 @@ test("what is wrong is said with its mend, and what was shown stays", async () =
   const page = await open(url, { offline: false });
   await page.locator("#peak").waitFor();
   const peak = await page.locator("#peak").innerText();
-  await page.locator("#more").fill("--gradient-checkpoint");
+  await page.locator("#more").fill("--recomptue full");
   await page.locator("#more").press("Tab");
   await page.locator("#problem", { hasText: "did you mean" }).waitFor();
   assert.equal(await page.locator("#peak").innerText(), peak);

@@ -45,7 +45,8 @@ const OPTIONS: &[(&str, &str, &str)] = &[
         "--precision fp16-mixed",
         "fp32 weights under autocast; with `--precision fp16` the weights are fp16 too",
     ),
-    ("bfloat16 pure-bf16 half", "--precision bf16", ""),
+    ("bfloat16 pure-bf16", "--precision bf16", ""),
+    ("half float16 pure-fp16", "--precision fp16", ""),
     ("fp32 float32 no-amp", "--precision fp32", ""),
     (
         "dtype torch-dtype model-dtype param-dtype params-dtype weight-dtype load-dtype load-in-bf16 data-type",
@@ -66,6 +67,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("qlora", "--lora r=16 --quantize nf4", "add `--prepare-for-kbit` where peft prepares the model"),
     ("lora-r lora-rank r peft use-peft use-lora adapter adapters finetuning-type", "--lora r=16", ""),
     ("lora-alpha", "--lora r=16,alpha=32", "it changes no byte"),
+    ("modules-to-save lora-modules-to-save", "--lora r=16,save=embed_tokens+lm_head", ""),
     ("lora-dropout", "--lora r=16,dropout=0.05", ""),
     (
         "lora-target-modules target-modules lora-target lora-targets lora-target-linear",
@@ -111,7 +113,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
         "",
     ),
     ("recompute-granularity selective-ac ac-mode", "--recompute selective", "or `full`"),
-    ("recompute-num-layers", "--recompute block:N", ""),
+    ("recompute-num-layers", "--recompute block:N", "or `every:N`, where the method is uniform"),
     (
         "offload-optimizer offload-optimizer-device optimizer-offload optimizer-cpu-offload zero-offload \
          cpu-offload",
@@ -133,7 +135,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
         "num-gpus n-gpus n-gpu ngpu ngpus nproc nproc-per-node num-processes world-size num-machines nnodes \
          num-nodes",
         "--gpus N",
-        "all of them; those of a host are `--gpus-per-node`",
+        "all of them; those of a node are `--gpus-per-node`",
     ),
     (
         "deepspeed deepspeed-config deepspeed-config-file ds-config",
@@ -147,7 +149,8 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ),
     ("zero1 zero-1 use-distributed-optimizer distributed-optimizer", "--zero 1", ""),
     ("zero2 zero-2", "--zero 2", ""),
-    ("zero3 zero-3 zero-stage stage", "--zero 3", ""),
+    ("zero3 zero-3", "--zero 3", ""),
+    ("zero-stage stage", "--zero 2", "or the stage that it is"),
     ("fsdp2 fsdp1 fully-shard sharding-strategy fsdp-sharding-strategy", "--fsdp full_shard", ""),
     ("hsdp", "--fsdp hybrid_shard", ""),
     ("ddp data-parallel data-parallel-size dp-size dp-degree", "--dp N", ""),
@@ -210,8 +213,7 @@ const NO_BYTE: &str = "lr learning-rate weight-decay warmup-steps warmup-ratio e
      logging-steps";
 
 /// Options of others that change memory and that no plan has yet.
-const NOT_PLANNED: &str =
-    "compile torch-compile fp8 neftune-noise-alpha use-dora dora modules-to-save lora-modules-to-save";
+const NOT_PLANNED: &str = "compile torch-compile fp8 neftune-noise-alpha use-dora dora";
 
 /// The model, which is named without an option.
 const MODEL: &str = "model model-name model-name-or-path model-path model-id base-model pretrained-model";
@@ -235,9 +237,9 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("--quantize", "4bit 4-bit 4 int4 fp4 bnb bnb-4bit load-in-4bit qlora true", "--quantize nf4"),
     ("--quantize", "8bit 8-bit 8 bnb-8bit load-in-8bit llm-int8", "--quantize int8"),
     ("--precision", "mixed amp auto autocast", "--precision bf16-mixed"),
-    ("--precision", "bfloat16 half 16 bf16-true", "--precision bf16"),
-    ("--precision", "float16 fp16-true 16-true", "--precision fp16"),
-    ("--precision", "16-mixed", "--precision fp16-mixed"),
+    ("--precision", "bfloat16 bf16-true", "--precision bf16"),
+    ("--precision", "float16 half fp16-true 16-true", "--precision fp16"),
+    ("--precision", "16 16-mixed", "--precision fp16-mixed"),
     ("--precision", "float32 full 32 32-true tf32 no none", "--precision fp32"),
     ("--precision", "4bit int4 nf4", "--quantize nf4"),
     ("--precision", "8bit int8", "--quantize int8"),
@@ -258,7 +260,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("--schedule", "interleaved1f1b interleaved-1f1b", "--schedule interleaved"),
     ("--stack", "hf huggingface torch pytorch", "--stack transformers"),
     ("--stack", "mcore megatron-core megatron-lm te nemo", "--stack megatron"),
-    ("--cp-comm-type", "ring all-gather", "--cp-comm-type p2p"),
+    ("--cp-comm-type", "ring", "--cp-comm-type p2p"),
     ("--cp-comm-type", "ulysses alltoall all-to-all", "--cp-comm-type a2a"),
     ("--format", "text txt terminal", "--format table"),
     ("--format", "md", "--format markdown"),

@@ -2,11 +2,11 @@
 
 use super::growth::{self, Growth, Line};
 use super::{Level, PlannedPhase, Step, StepPlan};
-use crate::repeat::{Between, Folded, PhaseRun};
+use crate::repeat::{Folded, PhaseRun};
 use crate::torch::Costs;
 use crate::torch::tape::{Mark, NEVER, Once, Stored, Tape};
 use peakledger_core::sweep::{Stay, Totals, by_category_at};
-use peakledger_core::{ByCategory, Bytes, Device, Moment, Slot, Timeline};
+use peakledger_core::{ByCategory, Bytes, Device, Moment, Timeline};
 use std::num::NonZeroU32;
 use std::ops::Range;
 

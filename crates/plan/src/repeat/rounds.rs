@@ -5,13 +5,13 @@
 //! and a backward pass in turn, of micro-batches that lie as far apart as the warm-up is long: a round has both. With backward
 //! in two passes it has three, with stages of several parts each part's passes of as many micro-batches as there are stages,
 //! with two directions the passes of both. Where all forward passes come first (GPipe), forward and backward passes each have
-//! rounds of their own. No schedule is named here: a round is found in the order of passes, and what is run, with the round
+//! rounds of their own. A round is found in the order of passes, not by the schedule's name, and what is run, with the round
 //! as often as it is written down again, has to be the whole step in its order.
 //!
 //! Megatron's schedule holds what it received by a name until the next is received, which in the rounds is after another pass
 //! than at the end; FSDP2 and DDP leave things to whichever pass comes next. So what such rounds leave has to go in rounds, and
-//! as many more are run as the warm-up is long. torch's schedules alone let go of everything in the backward pass of its
-//! micro-batch or in the pass that follows.
+//! as many more are run as the warm-up is long. In torch's own schedules, without FSDP2 and DDP, everything goes in the
+//! backward pass of its micro-batch or in the pass after it.
 
 use crate::options::{HoldOutputs, Options};
 use crate::parallel::schedule::{Action, Pass, actions, in_steps_of};

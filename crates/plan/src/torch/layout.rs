@@ -97,7 +97,7 @@ impl Layout {
     /// The same elements under other sizes, if that needs no copy.
     pub(crate) fn view(&self, sizes: &[u64]) -> Option<Layout> {
         match self.0.contiguous {
-            true => Some(Layout::contiguous(sizes)),
+            true => Some(Layout::contiguous(sizes)).filter(|view| view.numel() == self.numel()),
             false => self.0.view(sizes).map(|shape| Layout(Rc::new(shape))),
         }
     }

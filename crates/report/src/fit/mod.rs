@@ -234,14 +234,14 @@ impl FitReport<'_> {
         self.lines().filter_map(|line| Some(format!("{}: {}", line.name, line.offload?.sentence())))
     }
 
-    /// `fewest GPUs with these options: 12, which are 2 hosts of 8`: nobody rents a part of a host beside a whole one.
+    /// `fewest GPUs with these options: 12, on 2 nodes of 8`: nobody rents a part of a node beside a whole one.
     fn fewest_line(&self) -> Option<String> {
-        let (gpus, of_host) = (self.fewest_gpus?, self.plan.options.parallel.gpus_per_node);
-        let hosts = match gpus.div_ceil(of_host.max(1)) {
+        let (gpus, of_node) = (self.fewest_gpus?, self.plan.options.parallel.gpus_per_node);
+        let nodes = match gpus.div_ceil(of_node.max(1)) {
             0 | 1 => String::new(),
-            hosts => format!(", on {hosts} hosts of {of_host}"),
+            nodes => format!(", on {nodes} nodes of {of_node}"),
         };
-        Some(format!("fewest GPUs with these options: {gpus}{hosts}"))
+        Some(format!("fewest GPUs with these options: {gpus}{nodes}"))
     }
 }
 
