@@ -190,7 +190,8 @@ impl Options {
             return wrong("--optimizer-impl", cause, "leave it out");
         }
         let trained_in = self.lora.as_ref().map_or(self.weights(), |lora| lora.dtype);
-        if self.grad_scaler && trained_in == Dtype::F16 {
+        // (DeepSpeed scales by itself)
+        if self.grad_scaler && !self.is_deepspeed() && trained_in == Dtype::F16 {
             let cause = "fp16 weights have fp16 gradients, which GradScaler does not unscale".to_owned();
             return wrong("--weights-dtype", cause, "use fp32 or bf16");
         }

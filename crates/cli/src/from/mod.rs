@@ -155,6 +155,13 @@ fn read(source: Source, said: Option<Kind>, decides: bool) -> Result<(Kind, Foun
         Writing::Keys(syntax) => Fields::read(source, syntax)?,
         Writing::Arguments => megatron::fields(source),
     };
+    if matches!(writing, Writing::Keys(_)) && fields.get("/tensor_model_parallel_size").is_some() {
+        let problem = fields.problem_at(
+            "/tensor_model_parallel_size",
+            "Megatron's options, but not as its command line has them",
+        );
+        return Err(problem.mend("write them as arguments: `--tensor-model-parallel-size 4 …`"));
+    }
     let Some(kind) = decided.or_else(|| Kind::of(&fields, writing)).or(said) else {
         return Err(unknown(&fields));
     };

@@ -379,6 +379,10 @@ fn a_slip_in_a_key_that_may_be_left_out_is_refused() {
     // a key that transformers has beside the one that is left out is no slip for it
     let bench = Bench::new().file("config.json", with(&json!({"num_kv_heads": 2, "num_key_value_heads": 2})));
     bench.answer("plan config.json --seq 16");
+    // nor is one that other families have for a key that is there
+    for other in ["n_layers", "n_heads", "n_embed", "v_head_dim"] {
+        Bench::new().file("config.json", with(&json!({other: 2}))).answer("plan config.json --seq 16");
+    }
 }
 
 #[test]

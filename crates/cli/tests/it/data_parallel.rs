@@ -110,3 +110,15 @@ fn a_rank_alone_may_shard() {
     Bench::new().answer("plan llama-3.2-1b --fsdp full_shard --seq 256");
     Bench::new().answer("plan llama-3.2-1b --zero 3 --seq 256");
 }
+
+/// DeepSpeed scales losses by itself: torch's GradScaler refuses nothing there.
+#[test]
+fn fp16_under_zero_is_planned() {
+    Bench::new().answer("plan gpt2 --seq 64 --precision fp16-mixed --dp 2 --zero 1");
+}
+
+#[test]
+fn there_are_no_more_shards_than_ranks() {
+    let said = Bench::new().refusal("plan gpt2 --seq 64 --dp 4 --fsdp hybrid_shard --dp-shard-size 8");
+    assert!(said.contains("there are 4 data parallel ranks, which are fewer than 8"), "{said}");
+}

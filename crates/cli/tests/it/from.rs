@@ -202,3 +202,13 @@ fn what_is_left_out_is_said_beside_the_verdict() {
     gpt2: 124,439,808 parameters
     ");
 }
+
+/// What Megatron's options are called in YAML is no file of Axolotl, though some keys are its own.
+#[test]
+fn options_of_megatron_in_yaml_are_told_how_to_be_written() {
+    let keys = "tensor_model_parallel_size: 4\nmicro_batch_size: 1\nsequence_parallel: true\nbf16: true\n";
+    let bench = Bench::new().file("mg.yaml", keys);
+    let said = bench.refusal("plan llama-3.2-1b --from mg.yaml --gpus 8");
+    assert!(said.starts_with("error: mg.yaml:1:"), "{said}");
+    assert!(said.contains("help: write them as arguments: `--tensor-model-parallel-size 4"), "{said}");
+}

@@ -299,3 +299,19 @@ fn more_than_can_be_tried_is_refused_at_once() {
         "{said}"
     );
 }
+
+/// Outputs that are held beside the next passes let the allocator find blocks by turns: a row reserves what its plan reserves.
+#[test]
+fn what_a_step_holds_is_replayed_to_its_last_micro_batch() {
+    let bench = Bench::new();
+    let json = |out: String| -> Value { serde_json::from_str(&out).unwrap() };
+    for micro_batches in [4, 8] {
+        let options = format!(
+            "smollm2-135m --gpu v100-16gb --seq 128 --precision fp16-mixed --micro-batch-size 2 \
+             --hold-outputs=step --gradient-accumulation-steps {micro_batches} --format json"
+        );
+        let searched = json(bench.answer(&format!("fit {options} --among attention=sdpa")));
+        let planned = json(bench.answer(&format!("plan {options}")));
+        assert_eq!(searched["rows"][0]["reserved_bytes"], planned["reserved_bytes"], "{micro_batches}");
+    }
+}

@@ -32,8 +32,14 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
 
 /// Keys of configs that are like others and mean something else.
 fn is_known(key: &str) -> bool {
-    const KNOWN: &[&str] =
-        &["sliding_window", "use_sliding_window", "_sliding_window_pattern", "qk_head_dim"];
+    const KNOWN: &[&str] = &[
+        "sliding_window",
+        "use_sliding_window",
+        "_sliding_window_pattern",
+        "qk_head_dim",
+        "v_head_dim",
+        "q_head_dim",
+    ];
     KNOWN.contains(&key)
 }
 
@@ -383,6 +389,10 @@ impl<'a> Reader<'a> {
                 }
                 _ => found = Some((key, number)),
             }
+        }
+        if found.is_some() {
+            // its other names are not left out
+            self.asked.borrow_mut().retain(|key| !keys.contains(key) || self.fields.contains_key(*key));
         }
         Ok(found.map(|(_, number)| number))
     }

@@ -1,7 +1,7 @@
 //! A step planned with few of its micro-batches, which stand for all of them.
 
 use crate::config::Architecture;
-use crate::options::{Lora, LoraTargets, Offload, Options, Recompute};
+use crate::options::{HoldOutputs, Lora, LoraTargets, Offload, Options, Recompute};
 use crate::parallel::schedule::enough;
 use crate::parallel::{
     Parallel, RankClass, Schedule, Shown, classes, classes_that_may_need_most, plan_classes,
@@ -33,6 +33,8 @@ impl Extent {
     fn micro_batches(self, options: &Options) -> u32 {
         let all = options.gradient_accumulation_steps;
         match self {
+            // what is held beside the next passes lets blocks be found by turns, to the last micro-batch
+            Extent::Replay if options.hold_outputs == HoldOutputs::Step => all,
             _ if options.parallel.pp <= 1 => PLANNED,
             Extent::Peak => enough(&options.parallel).unwrap_or(all),
             Extent::Replay => all,
@@ -150,7 +152,7 @@ mod tests {
     use super::super::tests::tiny;
     use super::*;
     use crate::catalogue::card;
-    use crate::options::{Attention, HoldOutputs, Precision};
+    use crate::options::{Attention, Precision};
     use crate::parallel::plan_ranks;
     use crate::{Dtype, plan};
     use peakledger_input::Source;

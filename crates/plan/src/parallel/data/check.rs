@@ -139,6 +139,10 @@ impl Options {
     fn check_fsdp(&self, mesh: &Mesh) -> Result<(), Problem> {
         let replicas = mesh.dp * mesh.cp;
         let shards = mesh.shards(&self.parallel);
+        if let Some(asked) = self.parallel.dp_shard_size.filter(|asked| *asked > replicas) {
+            let cause = format!("there are {replicas} data parallel ranks, which are fewer than {asked}");
+            return refused("--dp-shard-size", &cause, "use a size that divides them");
+        }
         if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(shards) {
             return match self.parallel.dp_shard_size {
                 Some(_) => {
