@@ -1,8 +1,7 @@
 //! How sums grow from a unit that was run to the next, over those between them that were not.
 
-use super::Level;
-use super::Step;
 use super::steps::stay;
+use super::{Level, Step};
 use crate::repeat::{Between, Folded};
 use peakledger_core::sweep::Totals;
 use peakledger_core::{Moment, Slot, Timeline};
@@ -36,15 +35,15 @@ pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) ->
             grows(&run, [cut.at.0.checked_sub(length)?, cut.at.0], length, cut.copies)?;
         }
     }
-    let run = folded.phases.iter().any(|phase| phase.between.is_some()).then(|| alone(true));
-    let Some(run) = run else { return Some(()) };
-    let run = run?;
-    let mut compared = vec![false; timeline.slots().len()];
-    for (phase, Between { next, of, .. }) in folded.phases.iter().filter_map(|it| Some((it, it.between?))) {
-        if std::mem::replace(compared.get_mut(phase.mark)?, true) {
-            continue;
-        }
-        let [from, to] = [timeline.slots().get(phase.mark)?, timeline.slots().get(next)?];
+    // each phase that was not run lies between two that were, and the first between them says which
+    let pairs = folded.phases.iter().filter_map(|phase| Some((phase.mark, phase.between?)));
+    let pairs: Vec<(usize, Between)> = pairs.filter(|(_, between)| between.step == 1).collect();
+    if pairs.is_empty() {
+        return Some(());
+    }
+    let run = alone(true)?;
+    for (mark, Between { next, of, .. }) in pairs {
+        let [from, to] = [timeline.slots().get(mark)?, timeline.slots().get(next)?];
         (from.moments() == to.moments()).then_some(())?;
         grows(&run, [from.first.0, to.first.0], from.moments(), of - 1)?;
     }

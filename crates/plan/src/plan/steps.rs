@@ -151,12 +151,12 @@ impl Sums<'_> {
         for top in tops {
             let (mark, end) = (tape.marks.get(top.phase.mark)?, *ends.get(top.phase.mark)?);
             let slot = run.slots().get(top.phase.mark)?;
-            let moments = slot.moments().checked_add(folded.left_out(mark.first, end))?;
+            let moments = slot.moments().checked_add(folded.moments_left_out(mark.first, end))?;
             let micro_batch = mark.micro_batch.map(|micro_batch| micro_batch + top.phase.later);
             timeline.try_push(mark.phase.clone(), micro_batch, NonZeroU32::new(moments)?).then_some(())?;
             let on_tape = step.on_tape(tape, top.at);
             let ran = folded.ran(on_tape);
-            let left_out = folded.left_out(mark.first, Moment(on_tape.0 + 1));
+            let left_out = folded.moments_left_out(mark.first, Moment(on_tape.0 + 1));
             let first = timeline.slots().last()?.first.0;
             let mut by_category = there(step, top.at)?;
             if let Some((next, between)) = top.next.zip(top.phase.between) {

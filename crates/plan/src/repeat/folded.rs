@@ -119,7 +119,7 @@ impl Folded {
 
     /// A step of which layers were not run; nothing where those that were are not alike.
     pub(crate) fn without_layers(run: Tape, repeat: Repeat, trail: Trail) -> Option<Folded> {
-        let OfLayers { aside, more, cuts, costs, ran_for, made_for } = repeat.left_out(&run, &trail)?;
+        let OfLayers { aside, more, cuts, costs, ran_for, made_for } = repeat.adds(&run, &trail)?;
         let layers = Some((repeat, trail));
         let of_layers = more.len();
         Some(Folded { aside, more, of_layers, cuts, costs, ran_for, made_for, layers, ..Folded::of(run) })
@@ -128,10 +128,10 @@ impl Folded {
     /// The same without micro-batches; nothing where those that were run are not alike.
     pub(crate) fn without_micro_batches(mut self, rounds: Rounds) -> Option<Folded> {
         let turns = Turns::of(&self.run, &rounds, &self.aside)?;
-        let left_out = turns.left_out(&self.more)?;
-        self.more.extend(left_out.more);
-        self.phases = left_out.phases;
-        for (storage, seen) in left_out.seen {
+        let adds = turns.adds(&self.more)?;
+        self.more.extend(adds.more);
+        self.phases = adds.phases;
+        for (storage, seen) in adds.seen {
             if let Some(stored) = self.run.get_mut(storage) {
                 stored.tracked = seen;
                 self.unseen.push(storage);
@@ -197,7 +197,7 @@ impl Folded {
     }
 
     /// How many moments are left out between two moments of the tape, at the first but not the last.
-    pub(crate) fn left_out(&self, from: Moment, to: Moment) -> u32 {
+    pub(crate) fn moments_left_out(&self, from: Moment, to: Moment) -> u32 {
         let cuts = self.cuts.iter().filter(|cut| from <= cut.at && cut.at < to);
         cuts.map(|cut| cut.moments).sum()
     }

@@ -33,7 +33,7 @@ pub(super) struct OfMicroBatches {
 
 impl Repeat {
     /// What the layers that are left out add; nothing where those that were run are not alike.
-    pub(super) fn left_out(&self, run: &Tape, trail: &Trail) -> Option<OfLayers> {
+    pub(super) fn adds(&self, run: &Tape, trail: &Trail) -> Option<OfLayers> {
         let whole = self.compared(run, trail)?;
         whole.once()?;
         let cuts = whole.cuts()?;
@@ -171,7 +171,7 @@ fn gradient_after_backward(stored: &Stored, when: When) -> Option<u32> {
 
 impl Turns<'_> {
     /// What the micro-batches that are left out add, where layers add so much; nothing where those that were run are not alike.
-    pub(super) fn left_out(&self, of_layers: &[More]) -> Option<OfMicroBatches> {
+    pub(super) fn adds(&self, of_layers: &[More]) -> Option<OfMicroBatches> {
         self.is_alike()?;
         Some(OfMicroBatches { more: self.more(of_layers)?, phases: self.phases()?, seen: self.seen()? })
     }

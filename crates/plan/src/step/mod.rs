@@ -74,7 +74,7 @@ pub(crate) struct Alike {
     pub(crate) micro_batches: bool,
 }
 
-/// The same with few of what is alike run, and one written down again for the others; nothing where they are not alike.
+/// The same with few of what is alike run; nothing where they are not alike.
 pub(crate) fn run_alike(
     arch: &Architecture,
     options: &Options,

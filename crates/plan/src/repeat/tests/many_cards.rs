@@ -16,8 +16,7 @@ fn variants() -> Vec<(&'static str, Options)> {
         |parallel: &Parallel, options: &Options| Options { parallel: parallel.clone(), ..options.clone() };
     let several = |options: &Options| Options { gradient_accumulation_steps: 5, ..options.clone() };
     let full = |options: &Options| Options { recompute: Recompute::Full, ..options.clone() };
-    let lora =
-        Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear, ..Lora::default() };
+    let lora = Lora { rank: 4, dropout: 0.1, ..Lora::default() };
     let on_host = Offload { parameters: true, optimizer: true, ..Offload::default() };
     let sharded = |sharding, dp| Parallel { sharding, ..of(dp, 1) };
     let sync = DataParallel { sync_each_batch: true, ..DataParallel::default() };

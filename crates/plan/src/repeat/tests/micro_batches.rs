@@ -7,6 +7,7 @@ use crate::parallel::{Parallel, Schedule, Sharding, Stack};
 use crate::repeat::{Rounds, shares_within_passes};
 use crate::step::hopes_for_layers;
 use crate::torch::Dtype;
+use std::collections::BTreeMap;
 
 fn architectures() -> Vec<Architecture> {
     let config = |family: &str| {
@@ -24,8 +25,7 @@ fn architectures() -> Vec<Architecture> {
 /// Every option that has to do with micro-batches, alone.
 fn variants() -> Vec<Options> {
     let plain = Options { micro_batch_size: 2, seq_len: Some(20), ..Options::default() };
-    let lora =
-        Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear, ..Lora::default() };
+    let lora = Lora { rank: 4, dropout: 0.1, ..Lora::default() };
     let offload = |activations, optimizer, parameters| Offload { activations, optimizer, parameters };
     vec![
         plain.clone(),
@@ -170,9 +170,20 @@ fn full_on_megatron(options: &Options) -> Options {
     Options { recompute: Recompute::Full, ..on_megatron(options) }
 }
 
-/// Runs each with all micro-batches and with few, and says which have another tape: how many were compared.
-fn compared(architecture: &Architecture, steps: impl Iterator<Item = Options>) -> (usize, Vec<String>) {
-    let (mut met, mut wrong) = (0, Vec::new());
+/// Of each schedule, how many steps were run with few micro-batches, and how many of them with few layers too.
+type Met = BTreeMap<String, [usize; 2]>;
+
+/// Whether of each schedule at least so many steps were run with few micro-batches, and with few layers.
+fn is_met(met: &Met, least: &[(&str, [usize; 2])]) {
+    for (schedule, least) in least {
+        let found = met.get(*schedule).copied().unwrap_or_default();
+        assert!(found.iter().zip(least).all(|(found, least)| found >= least), "{schedule}: {met:?}");
+    }
+}
+
+/// Runs each with all micro-batches and with few, and says which have another tape.
+fn compared(architecture: &Architecture, steps: impl Iterator<Item = Options>, met: &mut Met) -> Vec<String> {
+    let mut wrong = Vec::new();
     for options in steps {
         if Rounds::of(&options, architecture.shape.num_experts > 0).is_none() {
             continue;
@@ -181,7 +192,6 @@ fn compared(architecture: &Architecture, steps: impl Iterator<Item = Options>) -
         if run_all(architecture, &options, LENGTH).is_err() {
             continue;
         }
-        met += 1;
         let Parallel { schedule, pp, virtual_stages, rank, .. } = options.parallel;
         let said = format!(
             "{schedule:?} {pp}×{virtual_stages}, rank {rank}, {} micro-batches, {:?}, {:?}, {:?}, {:?}",
@@ -195,6 +205,9 @@ fn compared(architecture: &Architecture, steps: impl Iterator<Item = Options>) -
         for layers in [false, true].into_iter().filter(|layers| !layers || hopes) {
             match run_alike(architecture, &options, LENGTH, Alike { layers, micro_batches: true }).unwrap() {
                 Some(few) => {
+                    let [micro_batches, with_layers] = met.entry(format!("{schedule:?}")).or_default();
+                    *micro_batches += usize::from(!layers);
+                    *with_layers += usize::from(few.layers_left_out > 0);
                     let whole = run_all(architecture, &options, LENGTH).unwrap();
                     let other = difference(architecture, &options, few, whole);
                     wrong.extend(other.map(|other| format!("{other}: {said}")));
@@ -205,12 +218,12 @@ fn compared(architecture: &Architecture, steps: impl Iterator<Item = Options>) -
             }
         }
     }
-    (met, wrong)
+    wrong
 }
 
 #[test]
 fn a_stage_that_is_repeated_is_the_whole_one() {
-    let (mut wrong, mut met) = (Vec::new(), 0);
+    let (mut wrong, mut met) = (Vec::new(), Met::new());
     for architecture in ["llama", "qwen3_moe"].map(|family| config(family, 24, "")) {
         let stages = stages();
         let steps = stages.iter().flat_map(|it| [5, 9, 12].map(|n| (it, n)));
@@ -218,12 +231,10 @@ fn a_stage_that_is_repeated_is_the_whole_one() {
             gradient_accumulation_steps,
             ..options.clone()
         });
-        let (compared, others) = compared(&architecture, steps);
-        met += compared;
-        wrong.extend(others);
+        wrong.extend(compared(&architecture, steps, &mut met));
     }
-    assert!(wrong.is_empty(), "{} of {met}: {wrong:#?}", wrong.len());
-    assert!(met > 600, "{met}");
+    assert!(wrong.is_empty(), "{} of {met:?}: {wrong:#?}", wrong.len());
+    is_met(&met, &[("Gpipe", [50, 50]), ("OneFOneB", [600, 550])]);
 }
 
 #[test]
@@ -232,7 +243,9 @@ fn so_is_one_whose_rounds_have_more_passes() {
     let steps = longer_rounds().into_iter();
     let steps = steps
         .map(|(options, gradient_accumulation_steps)| Options { gradient_accumulation_steps, ..options });
-    let (met, wrong) = compared(&architecture, steps);
-    assert!(wrong.is_empty(), "{} of {met}: {wrong:#?}", wrong.len());
-    assert!(met > 200, "{met}");
+    let mut met = Met::new();
+    let wrong = compared(&architecture, steps, &mut met);
+    assert!(wrong.is_empty(), "{} of {met:?}: {wrong:#?}", wrong.len());
+    // a stage of several parts runs all of its layers
+    is_met(&met, &[("DualPipe", [40, 0]), ("Interleaved", [80, 0]), ("ZbH1", [60, 25]), ("ZbH2", [60, 25])]);
 }

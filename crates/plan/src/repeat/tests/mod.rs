@@ -6,7 +6,7 @@ mod one_card;
 
 use crate::config::Architecture;
 use crate::model::FAMILIES;
-use crate::options::Options;
+use crate::options::{HoldOutputs, Offload, Options};
 use crate::plan::{At, Plan, PlannedPhase, StepPlan};
 use crate::step::{Alike, Outcome, run_alike, run_all};
 use peakledger_input::Source;
@@ -51,6 +51,32 @@ fn difference(
         }
     }
     None
+}
+
+/// What is added is held against how what was run grows: of no storage may there be one too many or too few.
+#[test]
+fn no_other_sum_is_taken() {
+    let architecture = config("llama", 15, "");
+    let options = Options {
+        seq_len: Some(LENGTH),
+        gradient_accumulation_steps: 9,
+        hold_outputs: HoldOutputs::Step,
+        offload: Offload { optimizer: true, ..Offload::default() },
+        ..Options::default()
+    };
+    let mut folded = run_alike(&architecture, &options, LENGTH, FEW).unwrap().unwrap().folded;
+    assert!(StepPlan::both(&folded).is_some());
+    let mut refused = 0;
+    for at in 0..folded.more.len() {
+        let right = folded.more[at].copies;
+        for wrong in [right - 1, right + 1] {
+            folded.more[at].copies = wrong;
+            assert!(StepPlan::both(&folded).is_none(), "{wrong} of {:?}", folded.more[at]);
+            refused += 1;
+        }
+        folded.more[at].copies = right;
+    }
+    assert!(refused > 100, "{refused}");
 }
 
 /// A small model of a family.

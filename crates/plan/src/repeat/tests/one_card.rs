@@ -8,8 +8,7 @@ use std::num::NonZeroU32;
 /// Every option that has to do with layers, alone and with others.
 fn variants() -> Vec<Options> {
     let plain = Options { micro_batch_size: 2, seq_len: Some(LENGTH), ..Options::default() };
-    let lora =
-        Lora { rank: 4, dropout: 0.1, dtype: Dtype::F32, targets: LoraTargets::AllLinear, ..Lora::default() };
+    let lora = Lora { rank: 4, dropout: 0.1, ..Lora::default() };
     let offload = |activations, optimizer, parameters| Offload { activations, optimizer, parameters };
     let bf16 = Options { precision: Precision::Bf16, ..plain.clone() };
     vec![
