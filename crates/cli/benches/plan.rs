@@ -8,8 +8,7 @@
 use peakledger_plan::catalogue::open_model;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{
-    Attention, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind, Options, Precision, Quantize,
-    Recompute,
+    Attention, Lora, Offload, OptimizerImpl, OptimizerKind, Options, Precision, Quantize, Recompute,
 };
 use peakledger_plan::parallel::{Parallel, Schedule, Sharding, Shown, Stack, classes, plan_ranks};
 use peakledger_plan::{Dtype, plan};
@@ -264,13 +263,7 @@ fn variants() -> impl Iterator<Item = Options> {
 
 fn knobs() -> Vec<(&'static str, Options)> {
     let plain = Options { precision: Precision::Bf16, ..Options::default() };
-    let lora = Lora {
-        rank: 16,
-        dropout: 0.05,
-        dtype: Dtype::F32,
-        targets: LoraTargets::AllLinear,
-        ..Lora::default()
-    };
+    let lora = Lora { rank: 16, dropout: 0.05, ..Lora::default() };
     let offload = |activations, optimizer, parameters| Offload { activations, optimizer, parameters };
     vec![
         ("bf16", plain.clone()),

@@ -274,13 +274,7 @@ impl FromStr for LoraArg {
 
     fn from_str(text: &str) -> Result<LoraArg, Problem> {
         let wrong = |cause: String| Problem::anywhere(cause).mend(usage::LORA);
-        let mut lora = Lora {
-            rank: 0,
-            dropout: 0.0,
-            dtype: Dtype::F32,
-            targets: LoraTargets::AllLinear,
-            ..Lora::default()
-        };
+        let mut lora = Lora { rank: 0, ..Lora::default() };
         if text.trim().is_empty() {
             return Err(wrong("its value is missing".to_owned()));
         }

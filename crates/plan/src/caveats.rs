@@ -64,7 +64,7 @@ impl Plan {
 mod tests {
     use crate::catalogue::{card, open_model};
     use crate::config::Architecture;
-    use crate::options::{Lora, LoraTargets, Options, Precision};
+    use crate::options::{Lora, Options, Precision};
     use crate::parallel::{Parallel, Sharding};
     use crate::torch::Dtype;
 
@@ -77,13 +77,7 @@ mod tests {
     #[test]
     fn weights_in_another_type_than_the_config_has_are_said() {
         insta::assert_snapshot!(caveats(Options::default(), None).join("\n"), @"the weights are planned in fp32, as --precision bf16-mixed has them; the model's config says bf16, in which transformers 5 loads it: --weights-dtype bf16 plans that");
-        let lora = Lora {
-            rank: 8,
-            dropout: 0.0,
-            dtype: Dtype::F32,
-            targets: LoraTargets::AllLinear,
-            ..Lora::default()
-        };
+        let lora = Lora { rank: 8, ..Lora::default() };
         let fsdp = Parallel { gpus: Some(2), sharding: Sharding::FullShard, ..Parallel::default() };
         for quiet in [
             Options { weights_dtype: Some(Dtype::Bf16), ..Options::default() },

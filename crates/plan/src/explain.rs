@@ -443,7 +443,7 @@ mod tests {
     use super::*;
     use crate::catalogue::open_model;
     use crate::config::Architecture;
-    use crate::options::{Attention, Lora, LoraTargets, Offload, Options, Quantize, Recompute};
+    use crate::options::{Attention, Lora, Offload, Options, Quantize, Recompute};
     use crate::plan;
     use crate::torch::tape::rounded;
 
@@ -456,13 +456,7 @@ mod tests {
     #[test]
     fn every_number_of_the_peak_is_explained() {
         let everything = Offload { activations: true, optimizer: true, parameters: true };
-        let lora = Lora {
-            rank: 4,
-            dropout: 0.1,
-            dtype: Dtype::F32,
-            targets: LoraTargets::AllLinear,
-            ..Lora::default()
-        };
+        let lora = Lora { rank: 4, dropout: 0.1, ..Lora::default() };
         for (model, options) in [
             ("qwen2.5-0.5b", Options::default()),
             ("qwen2.5-0.5b", Options { recompute: Recompute::Full, ..Options::default() }),

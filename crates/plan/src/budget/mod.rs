@@ -152,8 +152,7 @@ fn measured(architecture: &Architecture, options: &Options, card: &Card) -> Resu
 mod tests {
     use super::*;
     use crate::catalogue::{card, open_model};
-    use crate::options::{Attention, Lora, LoraTargets, Precision};
-    use crate::torch::Dtype;
+    use crate::options::{Attention, Lora, Precision};
     use peakledger_core::Bytes;
     use peakledger_input::Source;
 
@@ -169,13 +168,7 @@ mod tests {
 
     fn variants() -> Vec<Options> {
         let plain = Options { micro_batch_size: 2, seq_len: Some(200), ..Options::default() };
-        let lora = Lora {
-            rank: 4,
-            dropout: 0.1,
-            dtype: Dtype::F32,
-            targets: LoraTargets::AllLinear,
-            ..Lora::default()
-        };
+        let lora = Lora { rank: 4, dropout: 0.1, ..Lora::default() };
         vec![
             plain.clone(),
             Options { precision: Precision::Bf16, ..plain.clone() },

@@ -156,8 +156,7 @@ fn masters_are_stepped_in_their_type() {
 
 #[test]
 fn a_weight_is_whole_while_it_is_packed() {
-    let lora =
-        Lora { rank: 8, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear, ..Lora::default() };
+    let lora = Lora::default();
     let options = Options { lora: Some(lora), quantize: Some(Quantize::Nf4), ..Options::default() };
     let config = r#"{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 65536, "num_hidden_layers": 1,
         "num_attention_heads": 8, "vocab_size": 1024, "tie_word_embeddings": true}"#;

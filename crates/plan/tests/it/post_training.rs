@@ -2,11 +2,11 @@
 
 use peakledger_core::{Category, Device, Ledger, Phase};
 use peakledger_input::Source;
+use peakledger_plan::Step;
 use peakledger_plan::catalogue::{card, open_model};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
 use peakledger_plan::post_training::*;
-use peakledger_plan::{Dtype, Step};
 use serde_json::{Value, json};
 
 /// Two layers, two heads of keys and values of width 16 beside four of queries.
@@ -248,8 +248,7 @@ fn dpo_asks_the_reference_while_the_actor_waits_for_its_backward() {
 /// With adapters the reference is the actor without them: no weights of its own.
 #[test]
 fn adapters_need_no_reference() {
-    let lora =
-        Lora { rank: 4, dropout: 0.0, dtype: Dtype::F32, targets: LoraTargets::AllLinear, ..Lora::default() };
+    let lora = Lora { rank: 4, ..Lora::default() };
     let options = Options { lora: Some(lora), ..bf16(2) };
     let step = planned(tiny(), options, short(Algorithm::Dpo));
     assert_eq!(step.models.len(), 1);

@@ -4,7 +4,7 @@ use peakledger_core::Category;
 use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
-use peakledger_plan::{Dtype, Step, plan};
+use peakledger_plan::{Step, plan};
 use std::collections::BTreeMap;
 
 /// A model of one layer under an optimizer: its optimizer states by name.
@@ -30,13 +30,7 @@ fn weights_of_eight_bits() {
     let architecture = Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap();
     let options = Options {
         quantize: Some(Quantize::Int8),
-        lora: Some(Lora {
-            rank: 4,
-            dropout: 0.0,
-            dtype: Dtype::F32,
-            targets: LoraTargets::AllLinear,
-            ..Lora::default()
-        }),
+        lora: Some(Lora { rank: 4, ..Lora::default() }),
         precision: Precision::Bf16,
         ..Options::default()
     };
