@@ -65,9 +65,10 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("load-in-8bit load-8bit 8bit bnb-8bit use-8bit", "--quantize int8", ""),
     ("quantization quantization-bit quant quant-type", "--quantize nf4", "or `int8`"),
     ("qlora", "--lora r=16 --quantize nf4", "add `--prepare-for-kbit` where peft prepares the model"),
-    ("lora-r lora-rank r peft use-peft use-lora adapter adapters finetuning-type", "--lora r=16", ""),
+    ("lora-r lora-rank r", "--lora r=N", ""),
+    ("peft use-peft use-lora adapter adapters finetuning-type", "--lora r=16", ""),
     ("lora-alpha", "--lora r=16,alpha=32", "it changes no byte"),
-    ("modules-to-save lora-modules-to-save", "--lora r=16,save=embed_tokens+lm_head", ""),
+    ("modules-to-save lora-modules-to-save", "--lora r=N,save=MODULE", "several with `+` between them"),
     ("lora-dropout", "--lora r=16,dropout=0.05", ""),
     (
         "lora-target-modules target-modules lora-target lora-targets lora-target-linear",
@@ -76,7 +77,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ),
     ("freeze-layers freeze-embeddings freeze-modules", "--freeze model.embed_tokens", ""),
     // the optimizer
-    ("optim optimizer-name optimizer-type", "--optimizer adamw", ""),
+    ("optim optimizer-name optimizer-type", "--optimizer NAME", "names of other tools are told ours there"),
     ("adam-8bit use-8bit-adam adamw-8bit", "--optimizer adamw-8bit", ""),
     ("fused fused-adam fused-adamw fused-optimizer", "--optimizer-impl fused", ""),
     ("foreach", "--optimizer-impl foreach", "it is the default"),
@@ -139,8 +140,8 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ),
     (
         "deepspeed deepspeed-config deepspeed-config-file ds-config",
-        "--from ds.json",
-        "or say the stage: `--zero 3`",
+        "--from FILE",
+        "or say the stage: `--zero N`",
     ),
     (
         "config config-file accelerate-config job-config yaml",
@@ -150,7 +151,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("zero1 zero-1 use-distributed-optimizer distributed-optimizer", "--zero 1", ""),
     ("zero2 zero-2", "--zero 2", ""),
     ("zero3 zero-3", "--zero 3", ""),
-    ("zero-stage stage", "--zero 2", "or the stage that it is"),
+    ("zero-stage stage", "--zero N", ""),
     ("fsdp2 fsdp1 fully-shard sharding-strategy fsdp-sharding-strategy", "--fsdp full_shard", ""),
     ("hsdp", "--fsdp hybrid_shard", ""),
     ("ddp data-parallel data-parallel-size dp-size dp-degree", "--dp N", ""),
@@ -343,17 +344,16 @@ mod tests {
     use crate::Cli;
     use clap::{CommandFactory, Parser};
 
-    /// What is to be written, as a command of a verb that has it; numbers and files in the places of N and FILE.
+    /// What is to be written, as a command of a verb that has it; numbers in the places of N, and a name in that of NAME.
     fn is_understood(ours: &str) -> bool {
         let post = ["--group-size", "--response-len", "--prompt-len", "--rollout-engine"];
-        let mut words = vec!["peakledger", "plan", "gpt2"];
+        let mut words = ["peakledger", "plan", "gpt2"].map(str::to_owned).to_vec();
         if post.iter().any(|option| ours.starts_with(option)) {
-            words.extend(["--post-training", "grpo"]);
+            words.extend(["--post-training", "grpo"].map(str::to_owned));
         }
         words.extend(ours.split(' ').map(|word| match word {
-            "N" => "2",
-            "block:N" => "block:2",
-            word => word,
+            "NAME" => "adamw".to_owned(),
+            word => word.replace('N', "2"),
         }));
         Cli::try_parse_from(words).is_ok()
     }
