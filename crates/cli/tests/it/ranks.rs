@@ -86,7 +86,8 @@ fn the_worst_rank_is_shown_and_the_others_beside_it() {
     partly in use
     costs of the steady step: 282.9 MFLOP; 54.66 MiB moved on the card, 64.00 KiB
     sent to other ranks; theoretical on NVIDIA A100-SXM4-80GB, at its peak rates:
-    28.33 µs, 0.22 µs to other ranks over NVLink
+    28.33 µs, 0.22 µs to other ranks over NVLink; how long the stages of a pipeline
+    wait for each other is not in it: `fit --search` and `fit --among` count it
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");

@@ -213,6 +213,11 @@ impl PlanReport<'_> {
             for (part, what) in parts.into_iter().filter(|(part, _)| part.0 > 0) {
                 line += &format!(", {part} {what}");
             }
+            let mut plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
+            if plans.any(|plan| plan.mesh.pp > 1) {
+                line += "; how long the stages of a pipeline wait for each other is not in it: `fit --search` \
+                         and `fit --among` count it";
+            }
         }
         if let Some(Err(unknown)) = time {
             line += &match unknown {

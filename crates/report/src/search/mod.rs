@@ -218,7 +218,8 @@ impl SearchReport<'_> {
     fn best_line(&self) -> Option<String> {
         let said = |row: &SearchRow| {
             let time = row.time().map(|time| format!("{time} in theory, ")).unwrap_or_default();
-            format!("{}: {time}{}", self.name_of(row), spare_or_short(row.tried.verdict.headroom()))
+            let edge = if row.tried.verdict.is_on_the_edge() { ", on the edge" } else { "" };
+            format!("{}: {time}{}{edge}", self.name_of(row), spare_or_short(row.tried.verdict.headroom()))
         };
         match self.front().next() {
             Some(row) => {
