@@ -8,6 +8,7 @@ mod fetching;
 mod fsdp;
 mod gathered;
 mod groups;
+pub(crate) mod leaving;
 mod norm;
 pub(crate) mod parts;
 mod tracing;

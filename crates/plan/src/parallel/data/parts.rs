@@ -26,9 +26,9 @@ pub(crate) struct Keeping {
 
 /// What a rank's part is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Share {
+pub(super) struct Share {
     /// The parameters, and how many numbers of each.
-    of: Vec<(usize, u64)>,
+    pub(super) of: Vec<(usize, u64)>,
 }
 
 impl Parts {
@@ -51,17 +51,38 @@ impl Parts {
         self.numbers
     }
 
-    /// Each parameter's place, with the numbers of it in a rank's part.
-    pub(super) fn places(&self, rank: u32) -> impl Iterator<Item = (Range<u64>, u64)> + '_ {
-        let start = self.numbers.saturating_mul(rank.into());
-        let end = start.saturating_add(self.numbers);
-        let held = move |place: &Range<u64>| place.end.min(end).saturating_sub(place.start.max(start));
-        self.ranges.iter().map(move |place| (place.clone(), held(place)))
+    /// How many ranks there are.
+    pub(super) fn ranks(&self) -> u32 {
+        self.ranks
     }
 
-    fn share(&self, rank: u32) -> Share {
-        let held = self.places(rank).map(|(_, held)| held).enumerate();
-        Share { of: held.filter(|(_, held)| *held > 0).collect() }
+    /// Each parameter's place.
+    pub(super) fn all(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
+    /// Each parameter's place, with the numbers of it in a rank's part.
+    pub(super) fn places(&self, rank: u32) -> impl Iterator<Item = (Range<u64>, u64)> + '_ {
+        let part = self.part(rank);
+        self.ranges.iter().map(move |place| (place.clone(), both(place, &part)))
+    }
+
+    fn part(&self, rank: u32) -> Range<u64> {
+        let start = self.numbers.saturating_mul(rank.into());
+        start..start.saturating_add(self.numbers)
+    }
+
+    pub(super) fn share(&self, rank: u32) -> Share {
+        let part = self.part(rank);
+        let first = self.ranges.partition_point(|place| place.end <= part.start);
+        let held =
+            (first..).zip(self.ranges.iter().skip(first)).take_while(|(_, place)| place.start < part.end);
+        Share {
+            of: held
+                .map(|(index, place)| (index, both(place, &part)))
+                .filter(|(_, held)| *held > 0)
+                .collect(),
+        }
     }
 
     /// Of each rank the first that has as much of the same parameters: they do the same.
@@ -113,6 +134,21 @@ impl Parts {
         let in_norm = before.saturating_add(largest.saturating_mul(Dtype::F64.width()));
         [whole, before, in_norm, u64::from(pieces > 1 || padding > 0)]
     }
+}
+
+/// Of each place in turn the ranks that have something of it, with parts of so many numbers.
+pub(super) fn ranks_of<'a>(places: impl Iterator<Item = &'a Range<u64>>, numbers: u64) -> Vec<u64> {
+    let numbers = numbers.max(1);
+    let ranks = |place: &Range<u64>| {
+        let last = place.end.saturating_sub(1).max(place.start);
+        place.start / numbers..(last / numbers).saturating_add(1)
+    };
+    places.flat_map(ranks).collect()
+}
+
+/// How many numbers are in both.
+fn both(place: &Range<u64>, part: &Range<u64>) -> u64 {
+    place.end.min(part.end).saturating_sub(place.start.max(part.start))
 }
 
 #[cfg(test)]

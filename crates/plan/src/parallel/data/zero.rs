@@ -5,7 +5,7 @@
 use super::communication::{all_reduce, buffer};
 use super::localize;
 use super::norm::{self, Looked};
-use super::parts::Parts;
+use super::parts::{Parts, ranks_of};
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
@@ -257,8 +257,8 @@ impl Zero {
         torch.launch("div_.Tensor");
         torch.moves(running.elements.saturating_mul(2 * self.dtype.width()));
         // parts of several ranks are laid side by side once more to be summed (`allreduce_bucket`)
-        let parts: Vec<u64> = placed().flat_map(|placed| self.parts_of(placed)).collect();
-        let several = parts.windows(2).any(|pair| matches!(pair, [a, b] if a != b || self.sums_in_fp32));
+        let ranks = ranks_of(placed().map(|placed| &placed.range), self.partition);
+        let several = ranks.windows(2).any(|pair| matches!(pair, [a, b] if a != b || self.sums_in_fp32));
         let side_by_side = several.then(|| {
             torch.launch("cat");
             buffer(torch, running.elements, self.dtype, "gradients side by side")
@@ -281,12 +281,6 @@ impl Zero {
         drop(side_by_side);
         running.large = None;
         running.elements = 0;
-    }
-
-    /// The ranks whose parts a parameter lies in.
-    fn parts_of(&self, placed: &Placed) -> Range<u64> {
-        let last = placed.range.end.saturating_sub(1).max(placed.range.start);
-        placed.range.start / self.partition.max(1)..last / self.partition.max(1) + 1
     }
 
     /// What the part needs is added to a buffer in fp32 (`_add_to_grad_partition_buffer`), a parameter's after the other.
