@@ -166,6 +166,31 @@ mod tests {
             of(2, 9, |options| options.recompute = Recompute::Full),
             of(8, 12, |options| options.recompute = Recompute::Selective),
             of(4, 8, |options| options.recompute = Recompute::Layers("1-5".parse().unwrap())),
+            of(4, 3, |options| options.offload.activations = true),
+            of(4, 12, |options| options.offload.activations = true),
+            of(8, 5, |options| {
+                options.offload.activations = true;
+                options.offload_prefetch = 0;
+            }),
+            of(8, 20, |options| {
+                options.offload.activations = true;
+                options.recompute = Recompute::Full;
+            }),
+            of(4, 9, |options| {
+                options.offload.activations = true;
+                options.offload_prefetch = 2;
+                options.recompute = Recompute::Selective;
+            }),
+            of(4, 9, |options| {
+                options.offload.activations = true;
+                options.offload_prefetch = 2;
+                options.parallel.schedule = Schedule::Gpipe;
+            }),
+            of(4, 32, |options| {
+                options.offload.activations = true;
+                options.parallel.schedule = Schedule::Interleaved;
+                options.parallel.virtual_stages = 2;
+            }),
             of(4, 6, |options| options.parallel.schedule = Schedule::Gpipe),
             of(4, 8, |options| options.parallel.schedule = Schedule::ZbH1),
             of(4, 8, |options| options.parallel.schedule = Schedule::ZbH2),

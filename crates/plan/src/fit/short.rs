@@ -144,7 +144,10 @@ fn second_stage_needs_most(architecture: &Architecture, options: &Options) -> bo
         && shape.num_experts == 0
         && options.freeze.is_empty()
         && matches!(options.recompute, Recompute::None | Recompute::Full | Recompute::Selective);
-    warms_up && alike_layers && options.offload == Offload::default() && !parallel.sharding.is_fsdp()
+    // what saved tensors leave on the device when they go to the host is of their own pass; other offloads keep what runs between
+    // passes, and FSDP what it gathered
+    let offload = Offload { activations: false, ..options.offload };
+    warms_up && alike_layers && offload == Offload::default() && !parallel.sharding.is_fsdp()
 }
 
 #[cfg(test)]
