@@ -211,6 +211,34 @@ mod tests {
                 options.parallel.dp = Some(2);
                 options.parallel.sharding = Sharding::FullShard;
             }),
+            of(8, 8, |options| {
+                options.parallel.dp = Some(2);
+                options.parallel.sharding = Sharding::FullShard;
+            }),
+            of(8, 7, |options| {
+                options.parallel.dp = Some(2);
+                options.parallel.sharding = Sharding::FullShard;
+            }),
+            of(8, 30, |options| {
+                options.parallel.dp = Some(4);
+                options.parallel.dp_shard_size = Some(2);
+                options.parallel.sharding = Sharding::HybridShard;
+                options.precision = Precision::Bf16Mixed;
+                options.recompute = Recompute::Full;
+            }),
+            of(4, 4, |options| {
+                options.parallel.dp = Some(2);
+                options.parallel.sharding = Sharding::ShardGradOp;
+                options.parallel.schedule = Schedule::Gpipe;
+                options.recompute = Recompute::Selective;
+                options.precision = Precision::Bf16Mixed;
+            }),
+            of(8, 12, |options| {
+                options.parallel.dp = Some(2);
+                options.parallel.sharding = Sharding::ShardGradOp;
+                options.offload.activations = true;
+                options.clip_grad_norm = true;
+            }),
             of(4, 9, |options| options.parallel.tp = 2),
             of(4, 9, |options| {
                 options.precision = Precision::Bf16Mixed;

@@ -136,18 +136,27 @@ impl Short {
 /// Whether the second stage of a pipeline peaks as high as those between it and the last, and costs as much. They run the same
 /// layers on the same micro-batches, and whenever a later one runs a pass, the second runs it too with no fewer micro-batches in
 /// flight: it has warmed up with as many or more. That is said where all layers are alike, and nothing but the schedule
-/// decides what is there when a pass begins.
+/// decides what is there when a pass begins. FSDP's groups leave something too, by what the pass before was: then the second has
+/// to run each kind of pass after each that a later one does, and with a micro-batch a stage it does.
 fn second_stage_needs_most(architecture: &Architecture, options: &Options) -> bool {
     let (shape, parallel) = (&architecture.shape, &options.parallel);
+    let has_every_turn = match parallel.schedule {
+        Schedule::Gpipe => true,
+        Schedule::OneFOneB => options.gradient_accumulation_steps >= parallel.pp,
+        _ => false,
+    };
     let warms_up = matches!(parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe | Schedule::Interleaved);
     let alike_layers = shape.window.is_none()
         && shape.num_experts == 0
         && options.freeze.is_empty()
         && matches!(options.recompute, Recompute::None | Recompute::Full | Recompute::Selective);
     // what saved tensors leave on the device when they go to the host is of their own pass; other offloads keep what runs between
-    // passes, and FSDP what it gathered
+    // passes
     let offload = Offload { activations: false, ..options.offload };
-    warms_up && alike_layers && offload == Offload::default() && !parallel.sharding.is_fsdp()
+    warms_up
+        && alike_layers
+        && offload == Offload::default()
+        && (has_every_turn || !parallel.sharding.is_fsdp())
 }
 
 #[cfg(test)]
