@@ -47,17 +47,21 @@ pub(crate) fn usual_values(
     };
     let within_a_node = gpus.min(options.parallel.gpus_per_node);
     let experts = u32::try_from(shape.num_experts).unwrap_or(u32::MAX);
-    let sharding: &[(&str, &str)] = match megatron {
-        true => &[("none", ""), ("zero 1", "--zero 1")],
-        false => &[
-            ("none", ""),
-            ("zero 1", "--zero 1"),
+    let mut sharding = Vec::new();
+    if ranks > 1 {
+        sharding.extend([("none", ""), ("zero 1", "--zero 1")]);
+    }
+    if ranks > 1 && !megatron {
+        sharding.extend([
             ("zero 2", "--zero 2"),
             ("zero 3", "--zero 3"),
             ("full_shard", "--fsdp full_shard"),
-            ("hybrid_shard", "--fsdp hybrid_shard"),
-        ],
-    };
+        ]);
+        // its shards lie within a node: on one alone it is full_shard
+        if gpus > options.parallel.gpus_per_node {
+            sharding.push(("hybrid_shard", "--fsdp hybrid_shard"));
+        }
+    }
     let recompute = [("none", ""), ("selective", "--recompute selective"), ("full", "--recompute full")];
     let offload = [
         ("none", ""),
@@ -72,7 +76,7 @@ pub(crate) fn usual_values(
         sizes("pp", &["pp"], gpus.min(shape.num_hidden_layers).min(MOST_STAGES)),
         sizes("cp", &["cp"], if megatron { within_a_node } else { 1 }),
         sizes("ep", &["ep"], ranks.min(experts)),
-        words("sharding", &["zero", "fsdp"], if ranks > 1 { sharding } else { &[] }),
+        words("sharding", &["zero", "fsdp"], &sharding),
         words("recompute", &["recompute"], &recompute),
         Usual {
             name: "batch",

@@ -183,7 +183,10 @@ fn what_is_said_does_not_differ() {
         found["dimensions"].as_array().unwrap().iter().map(of).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(dimensions("--search", &[]), "recompute×3 offload×4");
-    assert_eq!(dimensions("--search --gpus 2", &[]), "tp×2 pp×2 sharding×6 recompute×3 batch×2 offload×4");
+    assert_eq!(dimensions("--search --gpus 2", &[]), "tp×2 pp×2 sharding×5 recompute×3 batch×2 offload×4");
+    // shards of a node and replicas of several need several
+    let two_nodes = dimensions("--search --gpus 2 --gpus-per-node 1 --tp 1 --pp 1", &[]);
+    assert_eq!(two_nodes, "sharding×6 recompute×3 batch×2 offload×4");
     let said = "--search --gpus 2 --tp 2 --pp 1 --zero 0 --gradient-checkpointing --batch 1";
     assert_eq!(dimensions(said, &[]), "offload×4");
     let among = ["zero=0,1", "offload=none|activations,optimizer"];
