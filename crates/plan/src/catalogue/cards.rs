@@ -156,11 +156,16 @@ fn amount(text: &str) -> Result<Option<Bytes>, Problem> {
     let wrong = |why: &str| {
         Problem::in_option("--gpu", format!("{} {why}", quoted(text))).mend("write an amount as 80GiB")
     };
+    let bare = || {
+        let problem = Problem::in_option(
+            "--gpu",
+            format!("{} is no card, and as an amount it lacks a unit", quoted(text)),
+        );
+        problem.mend(format!("write the unit: `--gpu {}GiB`", text.trim()))
+    };
     match Bytes::parse(text) {
         Ok(Bytes::ZERO) => Err(wrong("is no memory at all")),
-        Ok(_) if text.trim().ends_with(|c: char| c.is_ascii_digit()) => {
-            Err(wrong("is no card, and as an amount it lacks a unit"))
-        }
+        Ok(_) if text.trim().ends_with(|c: char| c.is_ascii_digit()) => Err(bare()),
         Ok(total) => Ok(Some(total)),
         Err(why) if is_amount => Err(wrong(why)),
         Err(_) => Ok(None),
@@ -244,12 +249,12 @@ mod tests {
         {
             assert_eq!(card(text).unwrap().total, Bytes::new(bytes), "{text}");
         }
-        for (text, says) in
-            [("0GiB", "is no memory at all"), ("80", "lacks a unit"), ("8QB", "has a unit other")]
-        {
+        for (text, says) in [("0GiB", "is no memory at all"), ("8QB", "has a unit other")] {
             let said = card(text).unwrap_err().to_string();
             assert!(said.contains(says) && said.contains("\n  help: write an amount as 80GiB"), "{said}");
         }
+        let bare = card(" 24").unwrap_err().to_string();
+        assert!(bare.contains("lacks a unit\n  help: write the unit: `--gpu 24GiB`"), "{bare}");
         for bad in ["0GiB", "80 QiB", "", "99999999999999999999GiB", "1.2.3GiB"] {
             assert!(card(bad).is_err(), "{bad}");
         }

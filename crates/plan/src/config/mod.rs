@@ -108,7 +108,7 @@ impl Architecture {
         let family = reader.family()?;
         let (shape, blueprint) = (family.read)(&mut reader)?;
         let not_planned = reader.not_planned(family, shape.num_experts > 0);
-        let dtype = reader.dtype();
+        let dtype = reader.dtype()?;
         reader.refuse_slips()?;
         Ok(Architecture { family, shape, defaults: reader.defaults, not_planned, dtype, blueprint })
     }

@@ -158,13 +158,26 @@ impl<'a> Reader<'a> {
 
     /// The type that the weights were saved in, which is the one that `from_pretrained` of transformers 5 loads them in unless it
     /// is told another (`_get_dtype`, `modeling_utils.py`). It is `dtype` there, and was `torch_dtype`.
-    pub(crate) fn dtype(&self) -> Option<Dtype> {
-        let name = ["dtype", "torch_dtype"].iter().find_map(|key| self.field(key)?.as_str())?;
+    ///
+    /// # Errors
+    /// Names a type that torch has not, or that is not planned; transformers looks it up in torch.
+    pub(crate) fn dtype(&self) -> Result<Option<Dtype>, Problem> {
+        let said = ["dtype", "torch_dtype"].iter().find_map(|key| Some((key, self.field(key)?)));
+        let (key, name) = match said {
+            // a map has a type for each part of a model
+            None | Some((_, Value::Null | Value::Object(_))) => return Ok(None),
+            Some((key, value)) => (key, value.as_str().unwrap_or_default()),
+        };
         match name.trim_start_matches("torch.") {
-            "bfloat16" => Some(Dtype::Bf16),
-            "float16" => Some(Dtype::F16),
-            "float32" => Some(Dtype::F32),
-            _ => None,
+            "bfloat16" => Ok(Some(Dtype::Bf16)),
+            "float16" | "half" => Ok(Some(Dtype::F16)),
+            "float32" | "float" => Ok(Some(Dtype::F32)),
+            _ => {
+                let said = self.field(key).map(|value| value.to_string().replace('"', ""));
+                let said = quoted(&said.unwrap_or_default());
+                let cause = format!("`{key}` is {said}, and no type of weights that is planned");
+                Err(self.at(key, &cause, "write bfloat16, float16 or float32, or leave it out"))
+            }
         }
     }
 

@@ -4,6 +4,17 @@ use super::{Schedule, Sharding, Stack, stage};
 use crate::plan::Plan;
 use peakledger_core::Bytes;
 
+/// So many GPUs on nodes of so many, in words: `2 of 8 GPUs`, or where they do not come out even `3 of 5 GPUs and one of 1`.
+fn nodes(gpus: u32, of_node: u32) -> String {
+    let of_node = of_node.max(1);
+    let whole = |nodes: u32| format!("{nodes} of {of_node} GPU{}", if of_node == 1 { "" } else { "s" });
+    match (gpus / of_node, gpus % of_node) {
+        (nodes, 0) => whole(nodes),
+        (0, left) => format!("one of {left}"),
+        (nodes, left) => format!("{} and one of {left}", whole(nodes)),
+    }
+}
+
 impl Plan {
     /// The assumptions that have to do with many GPUs, by topic; none for one.
     pub(crate) fn parallel_assumptions(&self) -> Vec<(&'static str, String)> {
@@ -44,11 +55,10 @@ impl Plan {
     }
 
     fn nodes(&self) -> String {
-        let node = self.mesh.gpus_per_node;
         format!(
-            "{} of {node} GPUs (`--gpus-per-node`), in the order of ranks; a group of k ranks on each of several nodes sends 1/k of \
-             its bytes between them, as NCCL's rings do",
-            self.mesh.world.div_ceil(node)
+            "{} (`--gpus-per-node`), in the order of ranks; a group of k ranks on each of several nodes sends 1/k of its bytes \
+             between them, as NCCL's rings do",
+            nodes(self.mesh.world, self.mesh.gpus_per_node)
         )
     }
 
@@ -116,5 +126,18 @@ impl Plan {
             None => "as measured on A100s with NVLink (NVIDIA/nccl#964)".to_owned(),
         };
         Some(format!("NCCL communicators outside the allocator, {source}: {}", said.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nodes;
+
+    #[test]
+    fn nodes_that_do_not_come_out_even_are_said() {
+        let said = [(16, 8), (16, 5), (3, 1), (5, 8), (9, 8)].map(|(gpus, of_node)| nodes(gpus, of_node));
+        let wanted =
+            ["2 of 8 GPUs", "3 of 5 GPUs and one of 1", "3 of 1 GPU", "one of 5", "1 of 8 GPUs and one of 1"];
+        assert_eq!(said, wanted);
     }
 }

@@ -186,7 +186,9 @@ impl PlanReport<'_> {
     pub(crate) fn host_of_ranks_line(&self) -> Option<String> {
         let gpus = self.plan.options.parallel.gpus_per_node;
         let (node, bytes) = self.ranks?.node(gpus)?;
-        let ranks = gpus.min(self.plan.mesh.world);
+        // the last node may be smaller
+        let before = node.saturating_mul(gpus);
+        let ranks = gpus.min(self.plan.mesh.world.saturating_sub(before));
         Some(format!("on the cpu of node {node}, of {ranks} ranks together: up to {bytes}"))
     }
 
