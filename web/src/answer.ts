@@ -32,7 +32,7 @@ export function answer(page: Page, words: Words): HTMLElement {
 
 function verdict(page: Page, said: Verdict, words: Words): HTMLElement {
   const headroom = said.headroom;
-  const left = headroom < 0 ? words.short(size(-headroom)) : words.spare(size(headroom));
+  const left = headroom < 0 ? words.too_much(size(-headroom)) : words.spare(size(headroom));
   const counted = said.reserved ?? page.device_peak;
   const made =
     counted === null ? "" : words.made_of(size(counted), said.reserved !== null, size(said.outside));

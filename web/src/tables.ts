@@ -89,7 +89,7 @@ export function candidates(page: Page, words: Words, name: (series: Series) => s
     const said = i === 0 ? page.verdict : series.verdict;
     const room = said
       ? said.headroom < 0
-        ? words.short(size(-said.headroom))
+        ? words.too_much(size(-said.headroom))
         : words.spare(size(said.headroom))
       : "";
     return h(

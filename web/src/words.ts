@@ -15,7 +15,7 @@ const ENGLISH = {
   fits: (gpu: string) => `Fits ${gpu}`,
   fits_not: (gpu: string) => `Does not fit ${gpu}`,
   spare: (bytes: string) => `${bytes} to spare`,
-  short: (bytes: string) => `${bytes} short`,
+  too_much: (bytes: string) => `${bytes} too much`,
   needs: (needed: string, capacity: string) => `needs ${needed} of ${capacity}`,
   made_of: (bytes: string, reserved: boolean, outside: string) =>
     `${bytes} ${reserved ? "reserved" : "at the device peak"} and ${outside} of CUDA context`,
@@ -128,7 +128,7 @@ const CHINESE: Words = {
   fits: (gpu) => `放得进 ${gpu}`,
   fits_not: (gpu) => `放不进 ${gpu}`,
   spare: (bytes) => `余 ${bytes}`,
-  short: (bytes) => `缺 ${bytes}`,
+  too_much: (bytes) => `多出 ${bytes}`,
   needs: (needed, capacity) => `需要 ${needed}，共有 ${capacity}`,
   made_of: (bytes, reserved, outside) =>
     `${reserved ? "reserved" : "设备级峰值"} ${bytes}，加上 CUDA 上下文 ${outside}`,

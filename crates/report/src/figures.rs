@@ -62,10 +62,10 @@ pub(crate) fn and_more(entries: usize, together: impl fmt::Display) -> Option<St
     (entries > 0).then(|| format!("and {entries} more, {together}"))
 }
 
-/// What is left of a card's memory, in words: `7.27 GiB to spare`, `16.61 GiB short`.
-pub(crate) fn spare_or_short(headroom: i128) -> String {
+/// What is left of a card's memory, in words: `7.27 GiB to spare`; or what would be taken beyond it, `16.61 GiB too much`.
+pub(crate) fn spare_or_too_much(headroom: i128) -> String {
     match headroom {
-        headroom if headroom < 0 => format!("{} short", signed(-headroom)),
+        headroom if headroom < 0 => format!("{} too much", signed(-headroom)),
         _ => format!("{} to spare", signed(headroom)),
     }
 }
@@ -147,8 +147,8 @@ mod tests {
         assert_eq!(signed(512), "512 B");
         assert_eq!([5 << 20, -512, 0].map(less_or_more), ["5.00 MiB less", "512 B more", "the same"]);
         assert_eq!(
-            [5 << 20, -512, 0].map(spare_or_short),
-            ["5.00 MiB to spare", "512 B short", "0 B to spare"]
+            [5 << 20, -512, 0].map(spare_or_too_much),
+            ["5.00 MiB to spare", "512 B too much", "0 B to spare"]
         );
         assert_eq!(signed(-i128::from(u64::MAX)), "-16384.00 PiB");
     }

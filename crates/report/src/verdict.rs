@@ -1,6 +1,6 @@
 //! Whether a step fits a card, in a sentence: what `plan` and `fit` say alike.
 
-use crate::figures::spare_or_short;
+use crate::figures::spare_or_too_much;
 use crate::{Origins, PlannedOom, Reservation};
 use peakledger_core::Bytes;
 use peakledger_plan::catalogue::Card;
@@ -55,20 +55,33 @@ pub(crate) fn caveats(
         )
     });
     let left_out = origins.and_then(Origins::left_out);
-    edge.into_iter().chain(left_out).chain(plan.caveats(card)).chain(plan.idle_ranks()).collect()
+    let not_understood = origins.and_then(Origins::not_understood);
+    edge.into_iter()
+        .chain(left_out)
+        .chain(not_understood)
+        .chain(plan.caveats(card))
+        .chain(plan.idle_ranks())
+        .collect()
+}
+
+/// `on` a card there is something to spare, or it is too much `for` it.
+fn on_or_for(verdict: Verdict) -> &'static str {
+    if verdict.fits() { "on" } else { "for" }
 }
 
 /// `fits: 7.27 GiB to spare on …`, and what that is made of.
 pub(crate) fn sentence(plan: &Plan, card: &Card, verdict: Verdict, device_peak: Bytes) -> String {
-    let (answer, headroom) = (answer(verdict), spare_or_short(verdict.headroom()));
+    let (answer, headroom) = (answer(verdict), spare_or_too_much(verdict.headroom()));
     let (name, outside) = (card.full_name.as_deref().unwrap_or(&card.name), outside(plan, card));
     format!(
-        "{answer}: {headroom} on {name} ({device_peak} at the device peak and {outside}, of {})",
+        "{answer}: {headroom} {} {name} ({device_peak} at the device peak and {outside}, of {})",
+        on_or_for(verdict),
         card.total
     )
 }
 
-/// The same by what the caching allocator reserves; and where it runs out, and what was asked for there.
+/// The same by what the caching allocator reserves, on a larger card where this one runs out; and where it does, and what was
+/// asked for there.
 pub(crate) fn of_reserved(
     plan: &Plan,
     card: &Card,
@@ -77,11 +90,13 @@ pub(crate) fn of_reserved(
     phase: impl Fn(&PlannedOom) -> Option<String>,
 ) -> String {
     let answer = answer(verdict);
-    let (headroom, reserved) = (spare_or_short(verdict.headroom()), reservation.reserved());
+    let (headroom, reserved) = (spare_or_too_much(verdict.headroom()), reservation.reserved());
     let (name, outside) = (card.full_name.as_deref().unwrap_or(&card.name), outside(plan, card));
     let allowed = if verdict.capacity < card.total { " allowed" } else { "" };
+    let larger = if reservation.oom.is_some() { " on a larger card" } else { "" };
     let mut text = format!(
-        "{answer}: {headroom} on {name} ({reserved} reserved and {outside}, of {}{allowed})",
+        "{answer}: {headroom} {} {name} ({reserved} reserved{larger} and {outside}, of {}{allowed})",
+        on_or_for(verdict),
         verdict.capacity
     );
     if reservation.retries > 0 && reservation.oom.is_none() {

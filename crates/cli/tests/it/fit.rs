@@ -43,10 +43,10 @@ fn own(out: &str) -> String {
 #[test]
 fn a_table() {
     assert_snapshot!(own(&bench().answer("fit config.json --gpu 336MiB --batch 8")), @"
-    does not fit: 2.10 MiB short on 336MiB (52.00 MiB reserved and 286.10 MiB of
-    CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00
-    MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever
-    allocated: 6.32 MiB of what is reserved is free
+    does not fit: 2.10 MiB too much for 336MiB (52.00 MiB reserved on a larger card
+    and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the
+    first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26
+    MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with recompute (1.90 MiB to spare, on the edge), accumulate (1.90 MiB to
     spare, on the edge), offload-parameters (1.90 MiB to spare, on the edge),
     fused-loss (17.90 MiB to spare, on the edge), bf16 (1.90 MiB to spare, on the
@@ -57,21 +57,21 @@ fn a_table() {
     may again, up to 128: what the allocator reserves does not grow evenly
     config.json: 202,048 parameters
 
-                        fits                      device peak  max batch  max tokens
-    as given            no    2.10 MiB short        37.26 MiB          6          96
-    recompute           edge  1.90 MiB to spare     31.57 MiB         13     all 128
-    fused               no    2.10 MiB short        37.27 MiB          6          96
-    accumulate          edge  1.90 MiB to spare     28.83 MiB          5     all 128
-    offload             no    4.10 MiB short        34.16 MiB          6          97
-    offload-optimizer   no    104.75 KiB short      35.78 MiB          7         124
-    offload-parameters  edge  1.90 MiB to spare     35.43 MiB          8     all 128
-    fused-loss          edge  17.90 MiB to spare    26.53 MiB         25     all 128
-    LoRA                no    104.75 KiB short      35.19 MiB          7         123
-    QLoRA               no    104.75 KiB short      36.08 MiB          6         102
-    bf16                edge  1.90 MiB to spare     34.46 MiB          9     all 128
-    adamw-8bit          no    104.75 KiB short      36.17 MiB          7         119
-    adafactor           no    104.75 KiB short      35.74 MiB          7         125
-    by layer            edge  1.90 MiB to spare     34.41 MiB         10     all 128
+                        fits                       max batch  max tokens
+    as given            no    2.10 MiB too much            6          96
+    recompute           edge  1.90 MiB to spare           13     all 128
+    fused               no    2.10 MiB too much            6          96
+    accumulate          edge  1.90 MiB to spare            5     all 128
+    offload             no    4.10 MiB too much            6          97
+    offload-optimizer   no    104.75 KiB too much          7         124
+    offload-parameters  edge  1.90 MiB to spare            8     all 128
+    fused-loss          edge  17.90 MiB to spare          25     all 128
+    LoRA                no    104.75 KiB too much          7         123
+    QLoRA               no    104.75 KiB too much          6         102
+    bf16                edge  1.90 MiB to spare            9     all 128
+    adamw-8bit          no    104.75 KiB too much          7         119
+    adafactor           no    104.75 KiB too much          7         125
+    by layer            edge  1.90 MiB to spare           10     all 128
 
     these keep the training as it is, up to rounding
     recompute           --recompute full
@@ -154,49 +154,49 @@ fn a_table_where_it_fits_on_forty_columns() {
 #[test]
 fn a_model_of_the_catalogue() {
     assert_snapshot!(Bench::new().answer("fit llama-3.1-8b --gpu rtx-4090 --format csv"), @r#"
-    name,options,same_training,device_peak_bytes,fits,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds,pareto,offload
-    as given,,true,160622298112,false,-155134829312,,card,,card,,false,
-    recompute,--recompute full,true,160622298112,false,-141553672960,,card,,card,0.228319006052,false,
-    fused,--optimizer-impl fused,true,130474323456,false,-126896677632,,card,,card,-0.414259508826,false,
-    offload,--offload activations,true,160622298112,false,-143162188544,,card,,card,1.929337898834,false,reject
-    offload-optimizer,--offload optimizer,true,66232084480,false,-64611263232,,card,,card,1.401611198774,false,tune
-    offload-parameters,--offload parameters,true,38313748480,false,-19002401536,,card,256,card,2.347254076762,false,tune
-    fused-loss,--fused-loss,true,160622298112,false,-157060014848,,card,,card,0.090716357087,false,
-    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,-41202852608,,card,,card,-0.766996378884,false,
-    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,-8564876032,,card,1329,card,-0.664739413805,false,
-    half-weights,--weights-dtype bf16,false,80319685632,false,-59643110144,,card,,card,-0.448273188572,false,
-    bf16,--precision bf16,false,80319685632,false,-59643110144,,card,,card,-0.448273188572,false,
-    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,-71152280320,,card,,card,-0.509857857016,false,
-    adafactor,--optimizer adafactor,false,66440261120,false,-66727289600,,card,,card,-0.159121523764,false,
-    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,-112608781056,,card,,card,-0.185940502773,false,
-    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,-141408969472,,card,,card,0.319035363139,false,
-    recompute + offload,--recompute full --offload activations,true,160622298112,false,-140647703296,,card,,card,0.29644341799,false,reject
-    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,-50826683136,,card,,card,1.629930204826,false,tune
-    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,-64367993600,,card,,card,1.492327555861,false,tune
-    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,-14954898176,,card,,card,-0.441021499518,false,
-    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,9288178944,2,card,6879,card,-0.307469534057,true,
-    recompute + half-weights,--recompute full --weights-dtype bf16,false,80319685632,false,-56635794176,,card,,card,-0.27168445198,false,
-    half-weights + LoRA,"--weights-dtype bf16 --lora r=16,targets=all-linear",false,34068178944,false,-10280346368,,card,877,card,-0.838328682122,true,
-    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,-56635794176,,card,,card,-0.27168445198,false,
-    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,-60010111744,,card,,card,-0.281538850964,false,
-    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,-52942709504,,card,,card,0.069197482288,false,
-    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,-16292881152,,card,731,card,-0.782110841322,false,
-    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,-7075898112,,card,1592,card,-0.764255922211,true,
-    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,-46267474688,,card,,card,-0.655402942985,false,
-    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,-27000939264,,card,,card,-0.687269059048,false,
-    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,-19170173696,,card,,card,-0.527833950453,false,
-    recompute + half-weights + LoRA,"--recompute full --weights-dtype bf16 --lora r=16,targets=all-linear",false,20304431104,true,3107872000,2,card,4345,card,-0.556327946756,true,
-    recompute + LoRA + bf16,"--recompute full --lora r=16,targets=all-linear --precision bf16",false,20304431104,true,3130940672,1,card,4312,card,-0.479202662778,true,
-    recompute + bf16 + fused,--recompute full --precision bf16 --optimizer-impl fused,false,64276090368,false,-40965874432,,card,,card,-0.478814206392,false,
-    recompute + bf16 + adamw-8bit,--recompute full --precision bf16 --optimizer adamw-8bit,false,48466424832,false,-24599700224,,card,,card,-0.510680322456,false,
-    recompute + bf16 + adafactor,--recompute full --precision bf16 --optimizer adafactor,false,33228667392,false,-10125157120,,card,,card,-0.351245213861,false,
+    name,options,same_training,device_peak_bytes,fits,on_the_edge,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds,pareto,offload
+    as given,,true,160622298112,false,false,-155134829312,,card,,card,,false,
+    recompute,--recompute full,true,160622298112,false,false,-141553672960,,card,,card,0.228319006052,false,
+    fused,--optimizer-impl fused,true,130474323456,false,false,-126896677632,,card,,card,-0.414259508826,false,
+    offload,--offload activations,true,160622298112,false,false,-143162188544,,card,,card,1.929337898834,false,reject
+    offload-optimizer,--offload optimizer,true,66232084480,false,false,-64611263232,,card,,card,1.401611198774,false,tune
+    offload-parameters,--offload parameters,true,38313748480,false,false,-19002401536,,card,256,card,2.347254076762,false,tune
+    fused-loss,--fused-loss,true,160622298112,false,false,-157060014848,,card,,card,0.090716357087,false,
+    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,false,-41202852608,,card,,card,-0.766996378884,false,
+    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,false,-8564876032,,card,1329,card,-0.664739413805,false,
+    half-weights,--weights-dtype bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,
+    bf16,--precision bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,
+    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,false,-71152280320,,card,,card,-0.509857857016,false,
+    adafactor,--optimizer adafactor,false,66440261120,false,false,-66727289600,,card,,card,-0.159121523764,false,
+    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,false,-112608781056,,card,,card,-0.185940502773,false,
+    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,false,-141408969472,,card,,card,0.319035363139,false,
+    recompute + offload,--recompute full --offload activations,true,160622298112,false,false,-140647703296,,card,,card,0.29644341799,false,reject
+    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,false,-50826683136,,card,,card,1.629930204826,false,tune
+    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,false,-64367993600,,card,,card,1.492327555861,false,tune
+    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,false,-14954898176,,card,,card,-0.441021499518,false,
+    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,false,9288178944,2,card,6879,card,-0.307469534057,true,
+    recompute + half-weights,--recompute full --weights-dtype bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,
+    half-weights + LoRA,"--weights-dtype bf16 --lora r=16,targets=all-linear",false,34068178944,false,false,-10280346368,,card,877,card,-0.838328682122,true,
+    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,
+    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,false,-60010111744,,card,,card,-0.281538850964,false,
+    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,false,-52942709504,,card,,card,0.069197482288,false,
+    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,false,-16292881152,,card,731,card,-0.782110841322,false,
+    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,false,-7075898112,,card,1592,card,-0.764255922211,true,
+    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,false,-46267474688,,card,,card,-0.655402942985,false,
+    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,false,-27000939264,,card,,card,-0.687269059048,false,
+    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,false,-19170173696,,card,,card,-0.527833950453,false,
+    recompute + half-weights + LoRA,"--recompute full --weights-dtype bf16 --lora r=16,targets=all-linear",false,20304431104,true,false,3107872000,2,card,4345,card,-0.556327946756,true,
+    recompute + LoRA + bf16,"--recompute full --lora r=16,targets=all-linear --precision bf16",false,20304431104,true,false,3130940672,1,card,4312,card,-0.479202662778,true,
+    recompute + bf16 + fused,--recompute full --precision bf16 --optimizer-impl fused,false,64276090368,false,false,-40965874432,,card,,card,-0.478814206392,false,
+    recompute + bf16 + adamw-8bit,--recompute full --precision bf16 --optimizer adamw-8bit,false,48466424832,false,false,-24599700224,,card,,card,-0.510680322456,false,
+    recompute + bf16 + adafactor,--recompute full --precision bf16 --optimizer adafactor,false,33228667392,false,false,-10125157120,,card,,card,-0.351245213861,false,
     "#);
 }
 
 #[test]
 fn markdown() {
     assert_snapshot!(own(&bench().answer("fit config.json --gpu 334MiB --batch 6 --format markdown")), @"
-    **does not fit: 2.10 MiB short on 334MiB (50.00 MiB reserved and 286.10 MiB of CUDA context, of 334.00 MiB); it runs out in loss of the steady step: 20.00 MiB asked for with 19.90 MiB left, though no more than 33.48 MiB is ever allocated: 2.67 MiB of what is reserved is free**
+    **does not fit: 2.10 MiB too much for 334MiB (50.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 334.00 MiB); it runs out in loss of the steady step: 20.00 MiB asked for with 19.90 MiB left, though no more than 33.48 MiB is ever allocated: 2.67 MiB of what is reserved is free**
 
     it fits with recompute (1.90 MiB to spare, on the edge), fused-loss (17.90 MiB to spare, on the edge), bf16 (1.90 MiB to spare, on the edge) and by layer (1.90 MiB to spare, on the edge)
 
@@ -205,19 +205,19 @@ fn markdown() {
 
     | step | options | training | device peak | fits | max batch | max tokens | theoretical cost | pareto |
     | --- | --- | --- | ---: | --- | ---: | ---: | ---: | --- |
-    | as given |  | the same | 32.66 MiB | no: 2.10 MiB short | 3 | 64 |  |  |
+    | as given |  | the same | 32.66 MiB | no: 2.10 MiB too much | 3 | 64 |  |  |
     | recompute | --recompute full | the same | 28.35 MiB | edge: 1.90 MiB to spare | 13 | all 128 |  |  |
-    | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 2.10 MiB short | 3 | 64 |  |  |
-    | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | no: 104.75 KiB short | 2 | 109 |  |  |
-    | offload | --offload activations | the same | 30.32 MiB | no: 4.10 MiB short | 3 | 72 |  |  |
-    | offload-optimizer | --offload optimizer | the same | 31.18 MiB | no: 104.75 KiB short | 5 | 117 |  |  |
-    | offload-parameters | --offload parameters | the same | 30.83 MiB | no: 104.75 KiB short | 5 | 124 |  |  |
+    | fused | --optimizer-impl fused | the same | 32.67 MiB | no: 2.10 MiB too much | 3 | 64 |  |  |
+    | accumulate | --micro-batch-size 3 --gradient-accumulation-steps 2 | the same | 26.53 MiB | no: 104.75 KiB too much | 2 | 109 |  |  |
+    | offload | --offload activations | the same | 30.32 MiB | no: 4.10 MiB too much | 3 | 72 |  |  |
+    | offload-optimizer | --offload optimizer | the same | 31.18 MiB | no: 104.75 KiB too much | 5 | 117 |  |  |
+    | offload-parameters | --offload parameters | the same | 30.83 MiB | no: 104.75 KiB too much | 5 | 124 |  |  |
     | fused-loss | --fused-loss | the same | 24.66 MiB | edge: 17.90 MiB to spare | 21 | all 128 |  |  |
-    | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | no: 104.75 KiB short | 5 | 124 |  |  |
-    | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 104.75 KiB short | 3 | 110 |  |  |
+    | LoRA | --lora r=16,targets=all-linear | another | 30.82 MiB | no: 104.75 KiB too much | 5 | 124 |  |  |
+    | QLoRA | --lora r=16,targets=all-linear --quantize nf4 | another | 31.40 MiB | no: 104.75 KiB too much | 3 | 110 |  |  |
     | bf16 | --precision bf16 | another | 30.20 MiB | edge: 1.90 MiB to spare | 6 | all 128 |  |  |
-    | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 104.75 KiB short | 5 | 107 |  |  |
-    | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 104.75 KiB short | 5 | 116 |  |  |
+    | adamw-8bit | --optimizer adamw-8bit | another | 31.56 MiB | no: 104.75 KiB too much | 5 | 107 |  |  |
+    | adafactor | --optimizer adafactor | another | 31.14 MiB | no: 104.75 KiB too much | 5 | 116 |  |  |
     | by layer | --recompute layers:0 | the same | 30.51 MiB | edge: 1.90 MiB to spare | 6 | all 128 |  |  |
 
     each largest is where one more does not fit; at it next to nothing is to spare, also for what is not counted, and at an edge less than a CUDA context may take
@@ -252,6 +252,7 @@ fn the_fields_of_json() {
           "micro_batch_limited_by": "card",
           "name": "as given",
           "offload": null,
+          "on_the_edge": false,
           "options": "",
           "pareto": false,
           "same_training": true,
@@ -325,30 +326,31 @@ fn the_way_out() {
         out[..out.find("config.json: ").unwrap()].to_owned()
     };
     assert_snapshot!(said("--gpu 336MiB --batch 8", &["short: --seq-len 16"]), @"
-    does not fit: 2.10 MiB short on 336MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 19.90 MiB left, though no
-    more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
+    does not fit: 2.10 MiB too much for 336MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with
+    19.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with recompute (1.90 MiB to spare, on the edge), accumulate (1.90 MiB to spare, on the edge), offload-parameters (1.90 MiB to spare, on the edge), fused-loss (17.90 MiB to spare, on the edge),
     bf16 (1.90 MiB to spare, on the edge), by layer (1.90 MiB to spare, on the edge) and short (23.90 MiB to spare, on the edge)
     largest micro-batch at 128 tokens: 6 sequences; 7 do not fit, of more some may again, up to 13: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 96 tokens; 97 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
     assert_snapshot!(said("--gpu 330MiB --batch 8", &[]), @"
-    does not fit: 8.10 MiB short on 330MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 13.90 MiB left, though no
-    more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
+    does not fit: 8.10 MiB too much for 330MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with
+    13.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare, on the edge)
     largest micro-batch at 128 tokens: 2 sequences; 3 do not fit, of more some may again, up to 10: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
     assert_snapshot!(said("--gpu 330MiB --batch 8", &["shorter: --seq-len 8 --precision bf16"]), @"
-    does not fit: 8.10 MiB short on 330MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 13.90 MiB left, though no
-    more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
+    does not fit: 8.10 MiB too much for 330MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with
+    13.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare, on the edge) and shorter (19.90 MiB to spare, on the edge)
     largest micro-batch at 128 tokens: 2 sequences; 3 do not fit, of more some may again, up to 10: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
     assert_snapshot!(said("--gpu 100MiB", &[]), @"
-    does not fit: 212.10 MiB short on 100MiB (26.00 MiB reserved and 286.10 MiB of CUDA context, of 100.00 MiB); it runs out in load of the first step: 2.00 MiB asked for with 0 B left
-    no change that was tried makes it fit; the closest is offload-optimizer (210.10 MiB short)
+    does not fit: 212.10 MiB too much for 100MiB (26.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 100.00 MiB); it runs out in load of the first step: 2.00 MiB asked for with 0 B
+    left
+    no change that was tried makes it fit; the closest is offload-optimizer (210.10 MiB too much)
     largest micro-batch at 128 tokens: none, not even 1 sequence
     longest sequence at a micro-batch of 1: none, not even 1 token
     ");

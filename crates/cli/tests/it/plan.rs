@@ -488,7 +488,7 @@ fn no_is_one_only_where_it_is_asked() {
         assert!(!ran.out.is_empty(), "it answers either way");
     }
     let small = bench.answer("plan config.json --gpu 200MiB");
-    assert!(small.contains("does not fit: ") && small.contains(" short on 200MiB"), "{small}");
+    assert!(small.contains("does not fit: ") && small.contains(" too much for 200MiB"), "{small}");
     let said = bench.refusal("plan config.json --exit-code");
     assert!(said.contains("--gpu"), "{said}");
 }
@@ -584,20 +584,20 @@ fn candidates_on_a_card() {
     assert_snapshot!(heading(answer("336MiB", &three, &[])), @"
     peak 20.99 MiB in backward of the steady step
     at loss_function: _log_softmax_backward_data
-    does not fit: 2.10 MiB short on 336MiB (52.00 MiB reserved and 286.10 MiB of
-    CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00
-    MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever
-    allocated: 6.32 MiB of what is reserved is free
+    does not fit: 2.10 MiB too much for 336MiB (52.00 MiB reserved on a larger card
+    and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the
+    first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26
+    MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with recompute (1.90 MiB to spare, on the edge) and half (1.90 MiB to
     spare, on the edge)
     ");
     assert_snapshot!(table(answer("336MiB", &three, &[])), @"
     candidates
                     peak  fits                          saves          cost
-    baseline   20.99 MiB  no: 2.10 MiB short                      1.1 GFLOP
+    baseline   20.99 MiB  no: 2.10 MiB too much                   1.1 GFLOP
     recompute  15.30 MiB  edge: 1.90 MiB to spare    5.69 MiB  +184.5 MFLOP
     half       11.80 MiB  edge: 1.90 MiB to spare    9.20 MiB  -540.5 MFLOP
-    twice      39.39 MiB  no: 30.10 MiB short      -18.39 MiB    +1.1 GFLOP
+    twice      39.39 MiB  no: 30.10 MiB too much   -18.39 MiB    +1.1 GFLOP
     ");
     assert_snapshot!(table(answer("1GiB", &three[..1], &["--ascii"])), @"
     candidates
@@ -608,11 +608,11 @@ fn candidates_on_a_card() {
     assert_snapshot!(heading(answer("200MiB", &three, &[])), @"
     peak 20.99 MiB in backward of the steady step
     at loss_function: _log_softmax_backward_data
-    does not fit: 138.10 MiB short on 200MiB (52.00 MiB reserved and 286.10 MiB of
-    CUDA context, of 200.00 MiB); it runs out in load of the first step: 2.00 MiB
-    asked for with 0 B left
-    no candidate fits; the closest is recompute (134.10 MiB short); `peakledger fit`
-    tries several together
+    does not fit: 138.10 MiB too much for 200MiB (52.00 MiB reserved on a larger
+    card and 286.10 MiB of CUDA context, of 200.00 MiB); it runs out in load of the
+    first step: 2.00 MiB asked for with 0 B left
+    no candidate fits; the closest is recompute (134.10 MiB too much); `peakledger
+    fit` tries several together
     ");
     assert!(!heading(answer("1GiB", &three, &[])).contains("it fits with"), "as it does as it is");
 
@@ -621,10 +621,10 @@ fn candidates_on_a_card() {
     assert_snapshot!(heading(answer("336MiB", &names, &[])), @"
     peak 20.99 MiB in backward of the steady step
     at loss_function: _log_softmax_backward_data
-    does not fit: 2.10 MiB short on 336MiB (52.00 MiB reserved and 286.10 MiB of
-    CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00
-    MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever
-    allocated: 6.32 MiB of what is reserved is free
+    does not fit: 2.10 MiB too much for 336MiB (52.00 MiB reserved on a larger card
+    and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the
+    first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26
+    MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with seq 0 (25.90 MiB to spare, on the edge) and 12 more
     ");
 
@@ -632,17 +632,17 @@ fn candidates_on_a_card() {
     assert_snapshot!(&markdown[..markdown.find("| assumed").unwrap()], @r"
     **Peak 20.99 MiB in backward of the steady step**, at loss_function: \_log_softmax_backward_data
 
-    does not fit: 2.10 MiB short on 336MiB (52.00 MiB reserved and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
+    does not fit: 2.10 MiB too much for 336MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
 
     it fits with recompute (1.90 MiB to spare, on the edge) and half (1.90 MiB to spare, on the edge)
     ");
     assert_snapshot!(&markdown[markdown.find("| candidate").unwrap()..markdown.find("device peak ").unwrap()], @"
     | candidate | peak | fits | saves | cost | in | most moved | for it |
     | --- | ---: | --- | ---: | ---: | --- | --- | --- |
-    | baseline | 20.99 MiB | no: 2.10 MiB short |  | 1.1 GFLOP | backward, steady |  |  |
+    | baseline | 20.99 MiB | no: 2.10 MiB too much |  | 1.1 GFLOP | backward, steady |  |  |
     | recompute | 15.30 MiB | edge: 1.90 MiB to spare | 5.69 MiB | +184.5 MFLOP | backward, steady | activation -5.69 MiB | 184.5 MFLOP again |
     | half | 11.80 MiB | edge: 1.90 MiB to spare | 9.20 MiB | -540.5 MFLOP | backward, steady | activation -5.29 MiB |  |
-    | twice | 39.39 MiB | no: 30.10 MiB short | -18.39 MiB | +1.1 GFLOP | backward, steady | activation +10.58 MiB |  |
+    | twice | 39.39 MiB | no: 30.10 MiB too much | -18.39 MiB | +1.1 GFLOP | backward, steady | activation +10.58 MiB |  |
     ");
 
     let json: Value = serde_json::from_str(&answer("336MiB", &three, &["--format", "json"])).unwrap();

@@ -5,7 +5,7 @@ mod machine;
 mod markdown;
 mod table;
 
-use crate::figures::{added_time, spare_or_short};
+use crate::figures::{added_time, spare_or_too_much};
 use crate::trade::{Offloaded, front};
 use crate::{Look, OffloadRule, Origins, PlannedOom, Report, Reservation, verdict};
 use peakledger_plan::catalogue::Card;
@@ -73,7 +73,7 @@ impl Line<'_> {
     }
 
     fn headroom(&self) -> String {
-        spare_or_short(self.fit.verdict.headroom())
+        spare_or_too_much(self.fit.verdict.headroom())
     }
 
     /// `+68.80 ms`.
@@ -195,7 +195,7 @@ impl FitReport<'_> {
         }
         let said = |row: &FitRow| {
             let edge = if row.fit.verdict.is_on_the_edge() { ", on the edge" } else { "" };
-            format!("{} ({}{edge})", name(&row.name), spare_or_short(row.fit.verdict.headroom()))
+            format!("{} ({}{edge})", name(&row.name), spare_or_too_much(row.fit.verdict.headroom()))
         };
         let fitting = |combined| -> Vec<String> {
             let rows = self.rows.iter().filter(|row| row.combined == combined && row.fit.verdict.fits());

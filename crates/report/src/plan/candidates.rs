@@ -1,7 +1,7 @@
 //! The step beside its candidates: each one's peak, whether it fits the card, what it saves, and which of them are a way out.
 
 use super::PlanReport;
-use crate::figures::{signed, spare_or_short};
+use crate::figures::{signed, spare_or_too_much};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table};
 use crate::{Look, markdown, verdict};
@@ -30,7 +30,7 @@ impl Row<'_> {
     fn fits(&self) -> Option<String> {
         let verdict = self.verdict?;
         let answer = verdict::short_answer(verdict);
-        Some(format!("{answer}: {}", spare_or_short(verdict.headroom())))
+        Some(format!("{answer}: {}", spare_or_too_much(verdict.headroom())))
     }
 
     fn saves(&self) -> String {
@@ -117,7 +117,7 @@ impl PlanReport<'_> {
         let verdicts: Vec<(&String, Verdict)> = verdicts.collect::<Option<_>>()?;
         let said = |(candidate, verdict): &(&String, Verdict)| {
             let edge = if verdict.is_on_the_edge() { ", on the edge" } else { "" };
-            format!("{} ({}{edge})", name(candidate), spare_or_short(verdict.headroom()))
+            format!("{} ({}{edge})", name(candidate), spare_or_too_much(verdict.headroom()))
         };
         let (surely, barely) = verdicts
             .iter()
