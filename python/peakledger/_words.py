@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from ._errors import no_standard_input, option_error
 
 Dtype = Literal["fp32", "bf16", "fp16"]
+OwnDtype = Literal["fp32", "bf16", "fp16", "none"]
 
 
 class StepOptions(TypedDict, total=False):
@@ -27,7 +28,7 @@ class StepOptions(TypedDict, total=False):
     """Micro-batches in a step (1)."""
     precision: Literal["fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed"]
     """Types of weights and compute (``bf16-mixed``)."""
-    weights_dtype: Dtype
+    weights_dtype: OwnDtype
     optimizer: Literal["adamw", "adamw-8bit", "sgd", "adafactor", "lion", "muon"]
     """The optimizer (``adamw``)."""
     optimizer_impl: Literal["foreach", "fused", "forloop"]
@@ -47,13 +48,13 @@ class StepOptions(TypedDict, total=False):
     offload_layers: str
     """The layers whose activations are offloaded: ``0-11+20`` (all)."""
     offload_prefetch: int
-    grad_dtype: Dtype
-    master_weights: Dtype
+    grad_dtype: OwnDtype
+    master_weights: OwnDtype
     freeze: str | Sequence[str]
     """Names of modules, of a list of layers some with a range: ``["model.embed_tokens", "model.layers.0-15"]``."""
     lora: str | Mapping[str, Any]
     """``"r=16,targets=q_proj+v_proj"`` or ``{"r": 16, "targets": ["q_proj", "v_proj"]}``."""
-    quantize: Literal["nf4", "nf4-double", "int8"]
+    quantize: Literal["nf4", "nf4-double", "int8", "none"]
     prepare_for_kbit: bool
     clip_grad_norm: bool
     loss_in_model: bool
@@ -71,7 +72,7 @@ class StepOptions(TypedDict, total=False):
     zero_param_persistence_threshold: int
     zero_sub_group_size: int
     fsdp: Literal["none", "full_shard", "shard_grad_op", "hybrid_shard"]
-    reduce_dtype: Dtype
+    reduce_dtype: OwnDtype
     sync_each_batch: bool
     ddp_bucket_view: bool
     tp: int

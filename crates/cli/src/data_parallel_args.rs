@@ -1,6 +1,6 @@
 //! The options of data parallel ranks: what DDP, FSDP2 and ZeRO are told.
 
-use crate::step_args::DtypeArg;
+use crate::step_args::OwnDtypeArg;
 use crate::usage;
 use clap::Args;
 use peakledger_plan::parallel::{DataParallel, ZeroSizes};
@@ -11,18 +11,18 @@ use peakledger_plan::parallel::{DataParallel, ZeroSizes};
 pub(crate) struct DataParallelArgs {
     /// The type in which FSDP reduces gradients [default: that of the parameters as they are kept]
     #[arg(long, value_enum, value_name = "TYPE")]
-    reduce_dtype: Option<DtypeArg>,
+    reduce_dtype: Option<OwnDtypeArg>,
     /// Reduce gradients after each micro-batch, not after the last alone (accelerate's sync_each_batch)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     sync_each_batch: Option<bool>,
     /// Gradients lie in the buckets that DDP reduces (gradient_as_bucket_view)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     ddp_bucket_view: Option<bool>,
     /// Numbers of ZeRO's bucket of gradients (reduce_bucket_size) [default: 500000000]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
     zero_reduce_bucket_size: Option<u64>,
     /// ZeRO reduces a bucket while another is filled (overlap_comm) [default: in stage 3]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     zero_overlap_comm: Option<bool>,
     /// Numbers that ZeRO-3 fetches ahead of use (stage3_prefetch_bucket_size) [default: 50000000]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
@@ -44,7 +44,7 @@ impl DataParallelArgs {
         let default = DataParallel::default();
         let sizes = default.zero;
         DataParallel {
-            reduce_dtype: self.reduce_dtype.map(Into::into),
+            reduce_dtype: self.reduce_dtype.and_then(Into::into),
             sync_each_batch: self.sync_each_batch.unwrap_or(default.sync_each_batch),
             ddp_bucket_view: self.ddp_bucket_view.unwrap_or(default.ddp_bucket_view),
             zero: ZeroSizes {

@@ -247,7 +247,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("--weights-dtype", "4bit int4 nf4", "--quantize nf4"),
     ("--weights-dtype", "8bit int8", "--quantize int8"),
     ("--recompute", "true yes on all uniform 1 gradient-checkpointing", "--recompute full"),
-    ("--recompute", "false no off 0", "--recompute none"),
+    ("--recompute", "false no 0", "--recompute none"),
     ("--offload", "cpu optim optimizer-state optimizer-states true", "--offload optimizer"),
     ("--offload", "param params parameter weights model", "--offload parameters"),
     ("--offload", "activation acts", "--offload activations"),

@@ -27,10 +27,10 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     tp: Option<u32>,
     /// Sequence parallel: what lies between the matrices is split by sequence over the tensor parallel ranks
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     sp: Option<bool>,
     /// Loss parallel: logits stay split by vocabulary over the tensor parallel ranks, and the loss takes them so
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     loss_parallel: Option<bool>,
     /// Pipeline parallel size: stages of layers [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
@@ -55,7 +55,7 @@ pub(crate) struct ParallelArgs {
     cp_rotate_method: Option<RotateArg>,
     /// Whether each context parallel rank has a part from the front of the sequence and one from its back [default: as torch
     /// has it, where 2 × --cp divides the length]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     cp_load_balance: Option<bool>,
     /// How context parallel ranks of --stack megatron attend to each other's parts: p2p goes round with keys and values, a2a gives each some heads
     /// of the whole sequence [default: p2p]
@@ -89,13 +89,13 @@ pub(crate) struct ParallelArgs {
 }
 
 values!(ZeroArg for Sharding {
-    Zero0 = "0" => Sharding::Replicated,
+    Zero0 = "0" | "none" | "off" => Sharding::Replicated,
     Zero1 = "1" => Sharding::Zero1,
     Zero2 = "2" => Sharding::Zero2,
     Zero3 = "3" => Sharding::Zero3,
 });
 values!(FsdpArg for Sharding {
-    None = "none" => Sharding::Replicated,
+    None = "none" | "off" => Sharding::Replicated,
     FullShard = "full_shard" => Sharding::FullShard,
     ShardGradOp = "shard_grad_op" => Sharding::ShardGradOp,
     HybridShard = "hybrid_shard" => Sharding::HybridShard,

@@ -44,7 +44,7 @@ pub(crate) struct PostTrainingArgs {
     #[arg(long, value_enum, value_name = "TYPE", requires = "post_training")]
     reference_dtype: Option<DtypeArg>,
     /// A reward model of the actor's architecture is on the card [default: for ppo]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", requires = "post_training")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag(), requires = "post_training")]
     reward_model: Option<bool>,
     /// What waits on the host between the phases that need it: actor, optimizer, reference, reward, critic, several with
     /// commas between (param_offload and optimizer_offload of verl) [default: none]

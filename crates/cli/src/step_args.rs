@@ -31,9 +31,9 @@ pub(crate) struct StepArgs {
     /// Types of weights and compute; *-mixed is fp32 weights under autocast [default: bf16-mixed]
     #[arg(long, value_enum, value_name = "TYPE")]
     precision: Option<PrecisionArg>,
-    /// Another type of weights than --precision has: bf16 weights under autocast, say
+    /// Another type of weights than --precision has: bf16 weights under autocast, say; none for no other
     #[arg(long, value_enum, value_name = "TYPE")]
-    weights_dtype: Option<DtypeArg>,
+    weights_dtype: Option<OwnDtypeArg>,
     /// The optimizer [default: adamw]
     #[arg(long, value_enum, value_name = "NAME")]
     optimizer: Option<OptimizerArg>,
@@ -50,7 +50,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_enum, value_name = "KIND")]
     attention_mask: Option<AttentionMaskArg>,
     /// Repeat keys and values for all heads before the attention kernel is called
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     expand_kv: Option<bool>,
     /// How the experts of a layer are run: by one grouped product, or one after the other [default: grouped_mm]
     #[arg(long, value_enum, value_name = "KIND")]
@@ -64,7 +64,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "KIND", value_parser = usage::recompute)]
     recompute: Option<Recompute>,
     /// The same as --recompute full
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", conflicts_with = "recompute")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag(), conflicts_with = "recompute")]
     gradient_checkpointing: Option<bool>,
     /// What waits on the host while the device does not need it: activations, optimizer or parameters, or several with commas
     /// between; none for nothing [default: none]
@@ -76,35 +76,36 @@ pub(crate) struct StepArgs {
     /// How many layers ahead of the computation copies to and from the host run [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
     offload_prefetch: Option<u32>,
-    /// Sum gradients in a persistent buffer of that type (Megatron's main_grad)
+    /// Sum gradients in a persistent buffer of that type (Megatron's main_grad); none for no buffer
     #[arg(long, value_enum, value_name = "TYPE")]
-    grad_dtype: Option<DtypeArg>,
-    /// Let the optimizer step copies of the weights in that type
+    grad_dtype: Option<OwnDtypeArg>,
+    /// Let the optimizer step copies of the weights in that type; none for no copies
     #[arg(long, value_enum, value_name = "TYPE")]
-    master_weights: Option<DtypeArg>,
+    master_weights: Option<OwnDtypeArg>,
     /// Do not train these parts of the model: names of modules with + between, of a list of layers some with a range, as in
     /// model.embed_tokens+model.layers.0-15; none trains all [default: none]
     #[arg(long, value_name = "NAME+…", value_parser = usage::freeze)]
     freeze: Option<Parts>,
     /// Train adapters, the model frozen: r=16, with dropout=0, dtype=fp32 and targets=all-linear where they are left
     /// out, as in r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj; save=embed_tokens+lm_head trains copies of these in their
-    /// place (modules_to_save), in the type of the weights or of save_dtype; alpha is taken and changes no byte
+    /// place (modules_to_save), in the type of the weights or of save_dtype; alpha is taken and changes no byte; none trains none
     #[arg(long, value_name = "r=R,…")]
     lora: Option<LoraArg>,
-    /// Pack the frozen weights of linear modules (bitsandbytes); nf4-double packs their scales too, int8 is load_in_8bit
+    /// Pack the frozen weights of linear modules (bitsandbytes); nf4-double packs their scales too, int8 is load_in_8bit [default:
+    /// none]
     #[arg(long, value_enum, value_name = "KIND")]
     quantize: Option<QuantizeArg>,
     /// What stays unquantized becomes fp32 (peft's prepare_model_for_kbit_training)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     prepare_for_kbit: Option<bool>,
     /// Clip gradients by their norm
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     clip_grad_norm: Option<bool>,
     /// The model is passed the labels and computes the loss itself, still holding its last hidden states
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     loss_in_model: Option<bool>,
     /// Head and loss as one op that makes logits in pieces (Liger's fused linear cross entropy)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
     fused_loss: Option<bool>,
     /// The loop keeps the model's output until backward ends, or until the step does
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "backward", value_name = "UNTIL")]
@@ -125,6 +126,12 @@ values!(DtypeArg for Dtype {
     Bf16 = "bf16" => Dtype::Bf16,
     Fp16 = "fp16" => Dtype::F16,
 });
+values!(OwnDtypeArg for Option<Dtype> {
+    Fp32 = "fp32" => Some(Dtype::F32),
+    Bf16 = "bf16" => Some(Dtype::Bf16),
+    Fp16 = "fp16" => Some(Dtype::F16),
+    None = "none" | "off" => None,
+});
 values!(OptimizerArg for OptimizerKind {
     AdamW = "adamw" => OptimizerKind::AdamW,
     AdamW8bit = "adamw-8bit" => OptimizerKind::AdamW8bit,
@@ -139,13 +146,14 @@ values!(OptimizerImplArg for OptimizerImpl {
     ForLoop = "forloop" => OptimizerImpl::ForLoop,
 });
 values!(AttentionMaskArg for bool {
-    None = "none" => false,
+    None = "none" | "off" => false,
     Padded = "padded" => true,
 });
-values!(QuantizeArg for Quantize {
-    Nf4 = "nf4" => Quantize::Nf4,
-    Nf4Double = "nf4-double" => Quantize::Nf4Double,
-    Int8 = "int8" => Quantize::Int8,
+values!(QuantizeArg for Option<Quantize> {
+    Nf4 = "nf4" => Some(Quantize::Nf4),
+    Nf4Double = "nf4-double" => Some(Quantize::Nf4Double),
+    Int8 = "int8" => Some(Quantize::Int8),
+    None = "none" | "off" => None,
 });
 values!(AttentionArg for Attention {
     Sdpa = "sdpa" => Attention::Sdpa,
@@ -156,7 +164,7 @@ values!(ExpertsArg for bool {
     Eager = "eager" => true,
 });
 values!(HoldOutputsArg for HoldOutputs {
-    No = "no" => HoldOutputs::No,
+    No = "no" | "none" | "off" | "false" => HoldOutputs::No,
     Backward = "backward" => HoldOutputs::Backward,
     Step = "step" => HoldOutputs::Step,
 });
@@ -200,7 +208,7 @@ impl StepArgs {
                 .gradient_accumulation_steps
                 .unwrap_or(default.gradient_accumulation_steps),
             precision,
-            weights_dtype: self.weights_dtype.map(Into::into),
+            weights_dtype: self.weights_dtype.and_then(Into::into),
             optimizer: self.optimizer.map_or(default.optimizer, Into::into),
             optimizer_impl: self.optimizer_impl.map(Into::into),
             momentum: momentum > 0.0,
@@ -219,11 +227,11 @@ impl StepArgs {
             offload,
             offload_layers: self.offload_layers,
             offload_prefetch: self.offload_prefetch.unwrap_or(default.offload_prefetch),
-            grad_dtype: self.grad_dtype.map(Into::into).or(usual.grad_dtype),
-            master_weights: self.master_weights.map(Into::into).or(usual.master_weights),
+            grad_dtype: self.grad_dtype.map_or(usual.grad_dtype, Into::into),
+            master_weights: self.master_weights.map_or(usual.master_weights, Into::into),
             freeze: self.freeze.clone().map(|parts| parts.0).unwrap_or_default(),
-            lora: self.lora.clone().map(|lora| lora.0),
-            quantize: self.quantize.map(Into::into),
+            lora: self.lora.clone().and_then(|lora| lora.0),
+            quantize: self.quantize.and_then(Into::into),
             prepare_for_kbit: self.prepare_for_kbit.unwrap_or(default.prepare_for_kbit),
             grad_scaler: precision == Precision::Fp16Mixed,
             clip_grad_norm: self.clip_grad_norm.unwrap_or(default.clip_grad_norm),
@@ -265,15 +273,18 @@ fn half_or_whole(name: &str) -> Option<Dtype> {
     }
 }
 
-/// `r=16,alpha=32,dropout=0.05,dtype=fp32,targets=q_proj+v_proj`; alpha changes no byte.
+/// `r=16,alpha=32,dropout=0.05,dtype=fp32,targets=q_proj+v_proj`, or none; alpha changes no byte.
 #[derive(Clone)]
-struct LoraArg(Lora);
+struct LoraArg(Option<Lora>);
 
 impl FromStr for LoraArg {
     type Err = Problem;
 
     fn from_str(text: &str) -> Result<LoraArg, Problem> {
         let wrong = |cause: String| Problem::anywhere(cause).mend(usage::LORA);
+        if usage::is_without(text) {
+            return Ok(LoraArg(None));
+        }
         let mut lora = Lora { rank: 0, ..Lora::default() };
         if text.trim().is_empty() {
             return Err(wrong("its value is missing".to_owned()));
@@ -325,7 +336,7 @@ impl FromStr for LoraArg {
         }
         match lora.rank {
             0 => Err(wrong("`r`, the rank, is missing".to_owned())),
-            _ => Ok(LoraArg(lora)),
+            _ => Ok(LoraArg(Some(lora))),
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::other_words;
 use crate::report;
 use crate::step_args::Parts;
 use clap::Command;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem, misspelt, quoted};
@@ -13,7 +14,7 @@ use std::ffi::OsString;
 
 /// How `--lora` is written, with the defaults of what may be left out.
 pub(crate) const LORA: &str = "write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in \
-     `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte)";
+     `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte); `none` trains none";
 
 /// How `--recompute` is written.
 const RECOMPUTE: &str = "choose one of `none`, `full`, `every:N` (as in `every:4`), `layers:SET` (as in `layers:0-11+20`), `block:N` (the first N of each stage), `selective`";
@@ -320,8 +321,25 @@ pub(crate) fn gbps(text: &str) -> Result<u64, Problem> {
     }
 }
 
+/// Whether a word says that a step goes without an option.
+pub(crate) fn is_without(text: &str) -> bool {
+    matches!(text.trim(), "none" | "off")
+}
+
+/// True or false, also in the words that people have for them.
+pub(crate) fn flag() -> impl TypedValueParser<Value = bool> {
+    let values = [
+        PossibleValue::new("true").aliases(["on", "yes"]),
+        PossibleValue::new("false").aliases(["off", "none", "no"]),
+    ];
+    PossibleValuesParser::new(values).map(|word| matches!(word.as_str(), "true" | "on" | "yes"))
+}
+
 /// The momentum, a number; its range is checked with the step.
 pub(crate) fn momentum(text: &str) -> Result<f64, Problem> {
+    if is_without(text) {
+        return Ok(0.0);
+    }
     text.parse().map_err(|_| {
         Problem::anywhere(format!("{} is not a number", quoted(text))).mend("use a number from 0 to 1")
     })
@@ -330,7 +348,7 @@ pub(crate) fn momentum(text: &str) -> Result<f64, Problem> {
 /// What waits on the host: some of activations, optimizer and parameters, or none.
 pub(crate) fn offload(text: &str) -> Result<Offload, Problem> {
     let mut offload = Offload::default();
-    if text == "none" {
+    if is_without(text) {
         return Ok(offload);
     }
     for word in text.split(',').map(str::trim) {
@@ -347,7 +365,7 @@ pub(crate) fn offload(text: &str) -> Result<Offload, Problem> {
 
 /// The parts of a model that are not trained; a range at the end is of a list of modules.
 pub(crate) fn freeze(text: &str) -> Result<Parts, Problem> {
-    if text == "none" {
+    if is_without(text) {
         return Ok(Parts(Vec::new()));
     }
     let part = |text: &str| {
@@ -384,7 +402,7 @@ pub(crate) fn recompute(text: &str) -> Result<Recompute, Problem> {
     let wrong = |cause: String| Problem::anywhere(cause).mend(RECOMPUTE);
     match text.split_once(':') {
         Some(("layers", layers)) => layers.parse().map(Recompute::Layers),
-        None if text == "none" => Ok(Recompute::None),
+        None if is_without(text) => Ok(Recompute::None),
         None if text == "full" => Ok(Recompute::Full),
         None if text == "selective" => Ok(Recompute::Selective),
         Some(("every", layers)) => match layers.parse() {
