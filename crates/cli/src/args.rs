@@ -1,6 +1,7 @@
 //! Arguments that verbs share, and the plain requests that they become at once.
 
 use crate::extension::Extension;
+use crate::from::not_a_model;
 use crate::output::{self, Output, Target};
 use crate::question::Listener;
 use clap::builder::{PathBufValueParser, StringValueParser, TypedValueParser};
@@ -8,6 +9,7 @@ use clap::{Args, ValueEnum};
 use peakledger_allocator::Settings;
 use peakledger_input::{Input, Place, Problem, Source};
 use peakledger_plan::catalogue::{ModelFile, open_model};
+use peakledger_plan::config::Architecture;
 use peakledger_report::{Format, Look};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -71,6 +73,11 @@ impl Model {
     }
 }
 
+/// The architecture that a model's config describes; of a training config it is said where that goes.
+pub(crate) fn architecture(config: &Source) -> Result<Architecture, Problem> {
+    Architecture::read(config).map_err(|problem| not_a_model(config).unwrap_or(problem))
+}
+
 /// Reads the name of a model.
 pub(crate) fn model() -> impl TypedValueParser<Value = Model> {
     StringValueParser::new().map(|name| Model::named(&name))
@@ -130,7 +137,7 @@ impl OutputArgs {
     /// without pictures.
     pub(crate) fn request(&self, inputs: &[&Input]) -> Result<Output, Problem> {
         if self.asked_for() != FormatArg::Html {
-            return self.request_with_pictures(inputs);
+            return self.request_of(inputs, false);
         }
         let no_report = "there is no `html` report of this verb";
         Err(match self.format {
@@ -144,6 +151,10 @@ impl OutputArgs {
 
     /// The same for an answer that has a page too.
     pub(crate) fn request_with_pictures(&self, inputs: &[&Input]) -> Result<Output, Problem> {
+        self.request_of(inputs, true)
+    }
+
+    fn request_of(&self, inputs: &[&Input], has_pictures: bool) -> Result<Output, Problem> {
         if inputs.iter().filter(|input| ***input == Input::Stdin).count() > 1 {
             let problem = Problem::in_option("-", "standard input can only be read once");
             return Err(problem.mend("name a file for all but one of the inputs"));
@@ -152,7 +163,7 @@ impl OutputArgs {
         if let Some(path) = file {
             output::check_target("--output", path, self.force, inputs)?;
             let extension = Extension::of(path);
-            extension.check_known()?;
+            extension.check_known(has_pictures)?;
             extension.check_format(&self.format.map_or(Extension::Open, FormatArg::extension))?;
         }
         if self.asked_for() == FormatArg::Html {

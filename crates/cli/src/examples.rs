@@ -31,11 +31,11 @@ Examples:
 pub(crate) const REPLAY: &str = "\
 Examples:
   peakledger replay snapshot.pickle --alloc-conf expandable_segments:True
-  peakledger replay plan.json --gpu rtx-4090";
+  peakledger replay ledger.json --gpu rtx-4090";
 
 pub(crate) const SHOW: &str = "\
 Examples:
-  peakledger show plan.json --top 20
+  peakledger show ledger.json --top 20
   peakledger show snapshot.pickle --plot";
 
 pub(crate) const COMPARE: &str = "\
@@ -46,8 +46,8 @@ Examples:
 
 pub(crate) const RECONCILE: &str = "\
 Examples:
-  peakledger reconcile --plan plan.json --measured snapshot.pickle
-  peakledger reconcile --plan plan.json --measured snapshot.pickle --tolerance 1%,24MiB";
+  peakledger reconcile --plan ledger.json --measured snapshot.pickle
+  peakledger reconcile --plan ledger.json --measured snapshot.pickle --tolerance 1%,24MiB";
 
 pub(crate) const DIFF: &str = "\
 Example:
@@ -56,7 +56,7 @@ Example:
 pub(crate) const REPORT: &str = "\
 Examples:
   peakledger report snapshot.pickle -o report.html
-  peakledger report plan.json measured=snapshot.pickle -o both.html";
+  peakledger report ledger.json measured=snapshot.pickle -o both.html";
 
 pub(crate) const SERVE: &str = "\
 Examples:
@@ -65,7 +65,7 @@ Examples:
 
 pub(crate) const CHECK: &str = "\
 Example:
-  peakledger check plan.json";
+  peakledger check ledger.json";
 
 pub(crate) const LIST: &str = "\
 Examples:

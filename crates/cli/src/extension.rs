@@ -52,13 +52,12 @@ impl Extension {
         }
     }
 
-    /// Refuses a kind of file that is not written here.
-    pub(crate) fn check_known(&self) -> Result<(), Problem> {
+    /// Refuses a kind of file that is not written here; a page is written where there are pictures.
+    pub(crate) fn check_known(&self, has_pictures: bool) -> Result<(), Problem> {
         let Extension::Foreign(other) = self else { return Ok(()) };
         let problem = Problem::in_option("--output", format!("no `.{other}` file is written here"));
-        Err(problem.mend(
-            "name a file that ends in `.html` (where there are pictures), `.json`, `.csv`, `.md` or `.txt`",
-        ))
+        let page = if has_pictures { "`.html`, " } else { "" };
+        Err(problem.mend(format!("name a file that ends in {page}`.json`, `.csv`, `.md` or `.txt`")))
     }
 
     /// Refuses an extension that says another format than that which is asked for. Text may be any.

@@ -43,7 +43,7 @@ pub use fit::{AS_GIVEN, FitReport, FitRow};
 pub use list::{Entry, ListReport};
 pub use look::Look;
 pub use oom::OomReport;
-pub use origins::{NotPlanned, OriginFile, OriginKey, OriginOption, Origins};
+pub use origins::{NotPlanned, NotRead, OriginFile, OriginKey, OriginOption, Origins};
 pub use plan::{PlanReport, RankFigures, RanksReport};
 pub use post_training::PostTrainingReport;
 pub use read::{At, ReadReport};

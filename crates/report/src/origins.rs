@@ -11,7 +11,7 @@ pub struct Origins {
     /// The options that hold, but for those of the command line.
     pub options: Vec<OriginOption>,
     /// Keys that may change memory and that nobody here knows.
-    pub not_read: Vec<OriginKey>,
+    pub not_read: Vec<NotRead>,
     /// What the files ask for and the plan leaves out.
     pub not_planned: Vec<NotPlanned>,
     /// The command line that plans the same without the files.
@@ -38,6 +38,17 @@ pub struct OriginKey {
     pub key: String,
 }
 
+/// A key that nobody here knows.
+#[derive(Clone, Debug, Serialize)]
+pub struct NotRead {
+    /// Which.
+    #[serde(flatten)]
+    pub origin: OriginKey,
+    /// The key that it may be a slip for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meant: Option<String>,
+}
+
 /// An option that a file set.
 #[derive(Clone, Debug, Serialize)]
 pub struct OriginOption {
@@ -45,6 +56,9 @@ pub struct OriginOption {
     pub option: &'static str,
     /// Its value, as the command line has it.
     pub value: String,
+    /// Both, as they can be typed.
+    #[serde(skip)]
+    pub written: String,
     /// By what.
     #[serde(flatten)]
     pub origin: OriginKey,
@@ -59,6 +73,9 @@ pub struct NotPlanned {
     /// What is left out, and what is planned instead.
     pub what: String,
 }
+
+/// Beside a verdict no more keys than these are named.
+const MOST_SAID: usize = 3;
 
 impl OriginKey {
     /// `sequence_len, line 4`
@@ -82,18 +99,37 @@ impl Origins {
         })
     }
 
+    /// The same of keys that were not understood.
+    pub(crate) fn not_understood(&self) -> Option<String> {
+        let said = |key: &NotRead| match &key.meant {
+            Some(meant) => format!("`{}` (did you mean `{meant}`?)", key.origin.key),
+            None => format!("`{}`", key.origin.key),
+        };
+        let keys: Vec<String> = self.not_read.iter().take(MOST_SAID).map(said).collect();
+        let more = match self.not_read.len().saturating_sub(keys.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let are = if self.not_read.len() == 1 { "is" } else { "are" };
+        (!keys.is_empty()).then(|| {
+            let keys = keys.join(", ");
+            format!("{keys}{more} {are} not understood, and may change memory: see `not read`")
+        })
+    }
+
     /// What is said of it, a topic and a text for each line.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         for OriginFile { file, kind } in &self.files {
             let options = self.options.iter().filter(|option| option.origin.file == *file);
-            let said = options.map(|set| format!("{} {} ({})", set.option, set.value, set.origin.place()));
+            let said = options.map(|set| format!("{} ({})", set.written, set.origin.place()));
             let said = said.collect::<Vec<_>>().join(", ");
             let said = if said.is_empty() { "nothing that holds" } else { &said };
             lines.push(("from", format!("{file} ({kind}): {said}")));
         }
         for OriginFile { file, .. } in &self.files {
-            let keys = self.not_read.iter().filter(|key| key.file == *file).map(OriginKey::place);
+            let keys = self.not_read.iter().filter(|key| key.origin.file == *file);
+            let keys = keys.map(|key| key.origin.place());
             let keys = keys.collect::<Vec<_>>().join("; ");
             if !keys.is_empty() {
                 lines.push(("not read", format!("{file}: {keys}")));

@@ -5,6 +5,9 @@ use super::found::{Ask, Setting};
 use peakledger_core::counted;
 use peakledger_input::Problem;
 
+/// The key of DeepSpeed's samples.
+const TRAIN_BATCH_SIZE: &str = "train_batch_size";
+
 impl Combined {
     /// What is left open of it follows from the rest.
     pub(super) fn whole_batch(&mut self, said: &Said) -> Result<(), Problem> {
@@ -18,21 +21,28 @@ impl Combined {
         let by_gpus = self.number("--gpus", said).zip(product(sizes));
         let by_gpus = by_gpus.and_then(|(gpus, model)| (gpus % model == 0).then_some(gpus / model));
         let dp = self.number("--dp", said).or(by_gpus);
-        let on_line =
-            ["--micro-batch-size", "--gradient-accumulation-steps", "--dp", "--gpus", "--tp", "--pp", "--cp"];
+        // who says another micro-batch or accumulation means another batch; DeepSpeed alone refuses other GPUs than the three
+        // come out at (`_batch_assertion` in `runtime/config.py`)
+        let is_deepspeeds = origin.key == TRAIN_BATCH_SIZE;
+        let of_a_rank = ["--micro-batch-size", "--gradient-accumulation-steps"];
+        let of_ranks = ["--dp", "--gpus", "--tp", "--pp", "--cp"];
         let a_step = counted(samples, "sequence");
-        let overridden = said.iter().any(|(option, _)| on_line.contains(&option.as_str()));
+        let overridden = said.iter().any(|(option, _)| {
+            of_a_rank.contains(&option.as_str()) || !is_deepspeeds && of_ranks.contains(&option.as_str())
+        });
         let (option, known) = match (micro, steps, dp) {
             (Some(_), Some(_), Some(_)) if overridden => return Ok(()),
             (Some(micro), Some(steps), Some(dp)) => {
                 if product([Some(micro), Some(steps), Some(dp)]) == Some(samples) {
                     return Ok(());
                 }
+                let product = micro.saturating_mul(steps).saturating_mul(dp);
+                let refuses = if is_deepspeeds { "; DeepSpeed refuses that" } else { "" };
                 let cause = format!(
-                    "{a_step} a step, but micro-batch size {micro} × accumulation {steps} × data parallel {dp} = {}",
-                    micro.saturating_mul(steps).saturating_mul(dp)
+                    "{a_step} a step, but micro-batch size {micro} × accumulation {steps} × data parallel {dp} = {product}{refuses}"
                 );
-                return Err(origin.problem(cause).mend("change one of them, or say it on the command line"));
+                let mend = "change one of them, or say `--gradient-accumulation-steps` on the command line";
+                return Err(origin.problem(cause).mend(mend));
             }
             (Some(_), Some(_), None) => ("--dp", product([micro, steps, None])),
             (Some(_), None, Some(_)) => ("--gradient-accumulation-steps", product([micro, None, dp])),

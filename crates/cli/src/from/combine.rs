@@ -1,13 +1,13 @@
 //! Several configs and the command line as one list of options: who wins, what follows from several, what is still asked.
 
-use super::found::{Ask, Found, LeftOut, ModelAsked, Origin, Setting};
+use super::found::{Ask, Found, LeftOut, ModelAsked, Origin, Setting, Unread};
 use super::{Given, Kind, Resolved, command, is_same};
-use crate::args::Model;
+use crate::args::{self, Model};
 use crate::step_args::StepArgs;
+use crate::usage::is_without;
 use clap::{Command, FromArgMatches};
 use peakledger_input::{Input, Problem};
-use peakledger_plan::config::Architecture;
-use peakledger_report::{NotPlanned, OriginFile, OriginKey, OriginOption, Origins};
+use peakledger_report::{NotPlanned, NotRead, OriginFile, OriginKey, OriginOption, Origins};
 use std::path::Path;
 
 /// The options of the command line, each with its value if it has one.
@@ -19,7 +19,7 @@ pub(super) struct Combined {
     files: Vec<(String, Kind, Input)>,
     pub(super) settings: Vec<Setting>,
     pub(super) asks: Vec<Ask>,
-    not_read: Vec<Origin>,
+    not_read: Vec<Unread>,
     not_planned: Vec<LeftOut>,
     model: Option<(ModelAsked, Origin)>,
     pub(super) samples: Option<(u64, Origin)>,
@@ -68,8 +68,10 @@ impl Combined {
                     |known: &&Setting| setting.option == other.0 && known.option == other.1 && !known.implied;
                 if let Some(known) = self.settings.iter().find(clash) {
                     let cause = format!(
-                        "it asks for `{} {}`, and {} for `{} {}`",
-                        setting.option, setting.value, known.origin.file, known.option, known.value
+                        "it asks for `{}`, and {} for `{}`",
+                        setting.written(),
+                        known.origin.file,
+                        known.written()
                     );
                     let mut problem = Problem::in_file(&setting.origin.file, cause);
                     problem.place = setting.origin.place.clone();
@@ -195,12 +197,12 @@ impl Combined {
     /// Adapters, and an optimizer on the host, are stepped without copies on the card; ZeRO has copies by itself. Megatron's Adam
     /// has one implementation.
     fn drop_what_goes_with_nothing(&mut self, said: &Said) {
-        let lora = self.value("--lora", said).is_some();
+        let lora = self.is_on("--lora", said);
         let on_host = self
             .value("--offload", said)
             .is_some_and(|parts| parts.contains("optimizer") || parts.contains("parameters"));
         let is_megatron = self.value("--stack", said) == Some("megatron");
-        let is_zero = self.value("--zero", said).is_some_and(|stage| stage != "0") && !is_megatron;
+        let is_zero = self.is_on("--zero", said) && !is_megatron;
         if is_megatron {
             self.settings.retain(|setting| !(setting.implied && setting.option == "--optimizer-impl"));
         }
@@ -210,7 +212,7 @@ impl Combined {
         // accelerate makes what is trained fp32 before it shards (`fsdp2_prepare_model`; for FSDP1 `prepare_model`), and
         // DeepSpeed casts the whole model
         let is_mixed = self.value("--precision", said).is_some_and(|precision| precision.ends_with("-mixed"));
-        let is_upcast = self.value("--fsdp", said).is_some() && is_mixed && !lora;
+        let is_upcast = self.is_on("--fsdp", said) && is_mixed && !lora;
         if is_upcast || self.is_deepspeed {
             self.settings.retain(|setting| !(setting.implied && setting.option == "--weights-dtype"));
         }
@@ -233,7 +235,7 @@ impl Combined {
             return Ok(());
         }
         let (file, read_from) = model.open()?;
-        let architecture = Architecture::read(&file.config)?;
+        let architecture = args::architecture(&file.config)?;
         if read_from == Some(Input::Stdin) {
             model.give(file.config); // which can be read once
         }
@@ -260,6 +262,11 @@ impl Combined {
             .find(|setting| setting.option == option)
             .map(|setting| setting.value.as_str());
         on_line.or(in_file)
+    }
+
+    /// Whether an option is there that is not one to go without.
+    fn is_on(&self, option: &str, said: &Said) -> bool {
+        self.value(option, said).is_some_and(|value| !is_without(value) && value != "0")
     }
 
     pub(super) fn number(&self, option: &str, said: &Said) -> Option<u64> {
@@ -311,6 +318,7 @@ impl Combined {
         let options = self.settings.iter().map(|setting| OriginOption {
             option: setting.option,
             value: setting.value.clone(),
+            written: setting.written(),
             origin: key(&setting.origin),
         });
         let not_planned = self.not_planned.iter();
@@ -319,7 +327,11 @@ impl Combined {
         Origins {
             files: files.collect(),
             options: options.collect(),
-            not_read: self.not_read.iter().map(key).collect(),
+            not_read: self
+                .not_read
+                .iter()
+                .map(|unread| NotRead { origin: key(&unread.origin), meant: unread.meant.clone() })
+                .collect(),
             not_planned: not_planned.collect(),
             command,
         }

@@ -25,7 +25,10 @@ pub(super) fn given(matches: &ArgMatches, command: &Command) -> Vec<(String, Opt
             continue;
         }
         for value in matches.get_raw(id).into_iter().flatten() {
-            given.push((option.clone(), Some(value.to_string_lossy().into_owned())));
+            let value = value.to_string_lossy().into_owned();
+            // true or false, whichever word was said for it
+            let flag = matches.try_get_one::<bool>(id).ok().flatten().map(bool::to_string);
+            given.push((option.clone(), Some(flag.unwrap_or(value))));
         }
     }
     given
@@ -42,7 +45,7 @@ pub(super) fn line(
     let mut words = vec!["peakledger".to_owned(), verb.to_owned()];
     let before = match model.config() {
         None => {
-            words.push(quoted(model.name()));
+            words.push(in_shell(model.name()));
             String::new()
         }
         Some(config) => {
@@ -51,25 +54,26 @@ pub(super) fn line(
         }
     };
     for setting in settings {
-        word(&mut words, setting.option, Some(&setting.value));
+        words.extend(written(setting.option, Some(&setting.value)));
     }
     for (option, value) in given {
-        word(&mut words, option, value.as_deref());
+        words.extend(written(option, value.as_deref()));
     }
     before + &words.join(" ")
 }
 
-fn word(words: &mut Vec<String>, option: &str, value: Option<&str>) {
+/// An option as it can be typed: one that may stand without a value takes it after `=` alone.
+pub(super) fn written(option: &str, value: Option<&str>) -> Vec<String> {
     match value {
-        None | Some("true") => words.push(option.to_owned()),
-        Some("false") => words.push(format!("{option}=false")),
-        Some(value) if option == "--hold-outputs" => words.push(format!("{option}={value}")),
-        Some(value) => words.extend([option.to_owned(), quoted(value)]),
+        None | Some("true") => vec![option.to_owned()],
+        Some("false") => vec![format!("{option}=false")],
+        Some(value) if option == "--hold-outputs" => vec![format!("{option}={value}")],
+        Some(value) => vec![option.to_owned(), in_shell(value)],
     }
 }
 
 /// A word as a shell takes it; what no terminal is to be given is escaped.
-fn quoted(word: &str) -> String {
+pub(crate) fn in_shell(word: &str) -> String {
     let word = printable(word);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:=,+@%-".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {

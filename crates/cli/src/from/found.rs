@@ -1,5 +1,6 @@
 //! What a config says, once it is read: options with where they came from, questions, and what is left out.
 
+use super::command;
 use peakledger_input::{Place, Problem, Source};
 use peakledger_plan::config::Architecture;
 
@@ -37,6 +38,14 @@ pub(super) struct LeftOut {
     pub(super) option: Option<&'static str>,
 }
 
+/// A key that nobody here knows.
+#[derive(Debug)]
+pub(super) struct Unread {
+    pub(super) origin: Origin,
+    /// The key that it may be a slip for.
+    pub(super) meant: Option<String>,
+}
+
 /// An option without which the plan would be a guess.
 #[derive(Debug)]
 pub(super) struct Ask {
@@ -57,7 +66,7 @@ pub(super) enum ModelAsked {
 pub(super) struct Found {
     pub(super) settings: Vec<Setting>,
     pub(super) asks: Vec<Ask>,
-    pub(super) not_read: Vec<Origin>,
+    pub(super) not_read: Vec<Unread>,
     pub(super) not_planned: Vec<LeftOut>,
     pub(super) model: Option<(ModelAsked, Origin)>,
     /// Sequences of a whole step, of all ranks.
@@ -85,9 +94,14 @@ impl Origin {
 }
 
 impl Setting {
+    /// As a command line has it.
+    pub(super) fn written(&self) -> String {
+        command::written(self.option, Some(&self.value)).join(" ")
+    }
+
     /// What is wrong with the option, said of the key that set it.
     pub(super) fn located(&self, problem: Problem) -> Problem {
-        let cause = format!("as `{} {}`: {}", self.option, self.value, problem.cause);
+        let cause = format!("as `{}`: {}", self.written(), problem.cause);
         let mend = problem.mend.map_or_else(String::new, |mend| format!("{mend}; "));
         self.origin.problem(cause).mend(format!("{mend}an option on the command line wins over the file"))
     }

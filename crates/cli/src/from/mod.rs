@@ -22,6 +22,7 @@ mod tests;
 mod torchtitan;
 mod training_arguments;
 
+pub(crate) use command::in_shell;
 pub(crate) use resolved::Resolved;
 
 use crate::args::{Model, input};
@@ -166,6 +167,27 @@ fn read(source: Source, said: Option<Kind>, decides: bool) -> Result<(Kind, Foun
         return Err(unknown(&fields));
     };
     Ok((kind, kind.read(&fields)?))
+}
+
+/// What is wrong with a file that is named as the model and is the config of a training run.
+pub(crate) fn not_a_model(source: &Source) -> Option<Problem> {
+    let writing = Writing::of(source.text(), None);
+    let fields = match writing {
+        Writing::Keys(syntax) => Fields::read(source.clone(), syntax).ok()?,
+        Writing::Arguments => megatron::fields(source.clone()),
+    };
+    if ["/model_type", "/architectures", "/hidden_size"].iter().any(|key| fields.get(key).is_some()) {
+        return None;
+    }
+    let kind = Kind::of(&fields, writing)?;
+    let problem = fields.problem(format!("a training config ({}), not that of a model", kind.title()));
+    let file = in_shell(source.name());
+    Some(problem.mend(match kind.read(&fields) {
+        Ok(found) if found.model.is_some() => {
+            format!("it names the model itself: `peakledger plan --from {file}`")
+        }
+        _ => format!("give it to `--from` and name a model: `peakledger plan MODEL --from {file}`"),
+    }))
 }
 
 /// Whether both are one file, however they are written.

@@ -44,7 +44,7 @@ impl Combined {
             setting.option == "--fsdp" || (setting.option == "--zero" && setting.value != "0")
         });
         let setting = sharded.filter(|_| !counted)?;
-        let cause = format!("`{} {}`, over how many GPUs is not said", setting.option, setting.value);
+        let cause = format!("`{}`, over how many GPUs is not said", setting.written());
         Some(Open { origin: setting.origin.clone(), cause, option: "--gpus" })
     }
 }

@@ -1,9 +1,9 @@
 //! A config being read: keys in, options of the plan out, each with where it came from. What nobody asked for is what was
 //! not read.
 
-use super::found::{Ask, ByModel, Found, LeftOut, ModelAsked, Origin, Setting};
+use super::found::{Ask, ByModel, Found, LeftOut, ModelAsked, Origin, Setting, Unread};
 use super::optimizer;
-use peakledger_input::{Fields, Problem, quoted};
+use peakledger_input::{Fields, Problem, misspelt, quoted};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -370,13 +370,27 @@ impl<'a> Reading<'a> {
         let rest = left.len().saturating_sub(MOST_NOT_READ);
         left.truncate(MOST_NOT_READ);
         self.within.clear();
-        self.found.not_read =
-            left.iter().map(|pointer| self.origin(pointer.trim_start_matches('/'))).collect();
+        let unread = |pointer: &String| {
+            let origin = self.origin(pointer.trim_start_matches('/'));
+            Unread { origin, meant: self.meant(pointer) }
+        };
+        self.found.not_read = left.iter().map(unread).collect();
         if rest > 0 {
             let key = format!("{rest} more");
-            self.found.not_read.push(Origin { file: self.fields.name().to_owned(), place: None, key });
+            let origin = Origin { file: self.fields.name().to_owned(), place: None, key };
+            self.found.not_read.push(Unread { origin, meant: None });
         }
         self.found
+    }
+
+    /// The key beside one that is not known which it may be a slip for: one that was looked for and is not there.
+    fn meant(&self, pointer: &str) -> Option<String> {
+        let (map, name) = pointer.rsplit_once('/')?;
+        let beside = |known: &&str| known.rsplit_once('/').is_some_and(|(other, _)| other == map);
+        let missing = |known: &&str| self.fields.get(known).is_none();
+        let known = self.read.iter().map(String::as_str).filter(beside).filter(missing);
+        let names = known.filter_map(|known| Some(known.rsplit_once('/')?.1));
+        misspelt(name, names).map(str::to_owned)
     }
 
     fn collect(&self, pointer: &str, value: &Value, left: &mut Vec<String>) {

@@ -1,10 +1,12 @@
 //! What is asked once configs and the command line are one, and who is told what is wrong with it.
 
 use super::found::Setting;
+use super::{Given, command};
 use crate::Answer;
 use crate::args::Model;
 use crate::step_args::StepArgs;
-use peakledger_input::{Input, Place, Problem};
+use clap::{Arg, Args, Command};
+use peakledger_input::{Input, Place, Problem, Source};
 use peakledger_report::Origins;
 use std::io::{self, Write};
 
@@ -33,6 +35,29 @@ impl Resolved {
             }
             _ => Ok(Answer::Given),
         }
+    }
+
+    /// The line that plans this step on the same card, without the files and without the options that vary, which are to
+    /// follow. A model that was read from standard input is written out.
+    pub(crate) fn plan_without(&self, given: &Given, config: &Source, vary: &[String]) -> String {
+        let follows = |option: &str| {
+            let name = match option.trim_start_matches("--") {
+                "gradient-checkpointing" => "recompute",
+                name => name,
+            };
+            name == "gradient-accumulation-steps" || vary.iter().any(|varied| varied == name)
+        };
+        let of_plan = StepArgs::augment_args(Command::new("plan"))
+            .args([Arg::new("gpu").long("gpu"), Arg::new("alloc_conf").long("alloc-conf")]);
+        let mut said = command::given(&given.matches, &of_plan);
+        said.retain(|(option, _)| !follows(option));
+        let settings: Vec<Setting> =
+            self.settings.iter().filter(|setting| !follows(setting.option)).cloned().collect();
+        let mut model = self.model.clone();
+        if model.name() == "-" {
+            model.give(config.clone());
+        }
+        command::line("plan", &model, &settings, &said)
     }
 
     /// What is wrong with the step, said of the file that asked for it where one did.

@@ -26,7 +26,7 @@ fn becomes(files: &[(&str, &str)], words: &str) -> String {
                 Some(line) => format!("{}:{line} {}", key.file, key.key),
                 None => format!("{} {}", key.file, key.key),
             };
-            lines.extend(origins.not_read.iter().map(|not| format!("not read: {}", key(not))));
+            lines.extend(origins.not_read.iter().map(|not| format!("not read: {}", key(&not.origin))));
             lines.extend(
                 origins
                     .not_planned
@@ -632,7 +632,7 @@ fn a_value_that_is_none_is_named_by_its_place() {
     let text = "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 0\n";
     insta::assert_snapshot!(becomes(&[("a.yaml", text)], ""), @"
     a.yaml:3:10 (/adapter): as `--lora r=0,targets=all-linear`: `r` is a whole number from 1 to 65536, not `0`
-      help: write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte); an option on the command line wins over the file
+      help: write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte); `none` trains none; an option on the command line wins over the file
     ");
     insta::assert_snapshot!(becomes(&[("a.yaml", "base_model: not/there\nmicro_batch_size: 1\n")], ""), @"
     a.yaml:1:13 (/base_model): the model `not/there` is not known
@@ -813,4 +813,83 @@ fn modules_that_are_saved_are_trained() {
         "finetuning_type: lora\nlora_rank: 4\nbf16: true\nadditional_target: embed_tokens,lm_head\n";
     insta::assert_snapshot!(lora(factory), @"--lora r=4,targets=all-linear,save=embed_tokens+lm_head,save_dtype=fp32");
     insta::assert_snapshot!(lora(&format!("{factory}pure_bf16: true\n")), @"--lora r=4,targets=all-linear,save=embed_tokens+lm_head");
+}
+
+/// Whatever is printed of a file can be typed: each option by itself, and all of them as one line.
+#[test]
+fn what_is_printed_of_files_can_be_typed() {
+    let deepspeed = r#"{"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "gradient_clipping": 0,
+        "zero_optimization": {"stage": 3, "overlap_comm": false}}"#;
+    let files: [(&[(&str, &str)], &str); 8] = [
+        (&[DEEPSPEED, TRAINING_ARGUMENTS], "--gpus 8"),
+        (&[("ds.json", deepspeed)], "gpt2 --gpus 8 --hold-outputs=step --sp=off --offload=off"),
+        (&[ACCELERATE, TRAINING_ARGUMENTS], "--gpus 8"),
+        (&[AXOLOTL], "--clip-grad-norm=on"),
+        (&[LLAMA_FACTORY], ""),
+        (&[TORCHTITAN], "--gpus 64"),
+        (&[MEGATRON], "--gpus 64"),
+        (&[DEEPSEEK], "--gpus 2048"),
+    ];
+    let parsed = |words: Vec<&str>| <Line as clap::Parser>::try_parse_from(words);
+    let mut flags = 0;
+    for (files, words) in files {
+        let line = parsed(words.split_whitespace().collect()).unwrap();
+        let resolved = resolved(files, &line).unwrap_or_else(|problem| panic!("{files:?}: {problem}"));
+        let wanted = resolved.step.options(None).unwrap();
+        let origins = resolved.origins.unwrap();
+        for option in &origins.options {
+            let (name, value) = (option.option, &option.value);
+            let typed = parsed(option.written.split(' ').collect());
+            let typed = typed.unwrap_or_else(|error| panic!("{}: {error}", option.written)).given.step;
+            let mut meant = StepArgs::default();
+            meant.change([format!("{name}={value}")]).unwrap();
+            let options =
+                |step: StepArgs| format!("{:?}", step.options(None).map_err(|problem| problem.cause));
+            assert_eq!(options(typed), options(meant), "{}", option.written);
+            flags += usize::from(value == "true" || value == "false");
+        }
+        // what a file spells out as the model is written before the line
+        let command = origins.command.lines().last().unwrap_or_default();
+        let words: Vec<&str> = command.split(' ').skip(2).collect();
+        let again = parsed(words).unwrap_or_else(|error| panic!("{command}: {error}"));
+        assert_eq!(again.given.step.options(None).unwrap(), wanted, "{command}");
+    }
+    assert!(flags > 5, "{flags}");
+}
+
+/// DeepSpeed asserts that its three sizes and the ranks come out even (`_batch_assertion`).
+#[test]
+fn deepspeeds_sizes_that_do_not_come_out_are_refused() {
+    let text = r#"{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+        "bf16": {"enabled": true}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 16"), @"
+    ds.json:1:22 (/train_batch_size): 64 sequences a step, but micro-batch size 2 × accumulation 4 × data parallel 16 = 128; DeepSpeed refuses that
+      help: change one of them, or say `--gradient-accumulation-steps` on the command line
+    ");
+    for (words, steps) in
+        [("--gpus 8", 4), ("--gpus 16 --tp 2", 4), ("--gpus 16 --gradient-accumulation-steps 2", 2)]
+    {
+        let line = becomes(&[("ds.json", text)], &format!("gpt2 {words}"));
+        assert!(line.contains(&format!("--gradient-accumulation-steps {steps}")), "{line}");
+    }
+}
+
+/// A slip is said with what it may be a slip for, where that is not there too.
+#[test]
+fn a_key_that_nobody_knows_may_be_a_slip() {
+    let meant = |text: &str| {
+        let line = <Line as clap::Parser>::try_parse_from(["gpt2", "--gpus", "8"]).unwrap();
+        let origins = resolved(&[("ds.json", text)], &line).unwrap().origins.unwrap();
+        let said = origins.not_read.into_iter().map(|not| (not.origin.key, not.meant));
+        said.map(|(key, meant)| format!("{key}: {meant:?}")).collect::<Vec<_>>().join(", ")
+    };
+    let bf16 = r#""bf16": {"enabled": true}"#;
+    let said = meant(&format!(
+        r#"{{{bf16}, "train_micro_batch_size_per_gpu": 1, "gradient_acumulation_steps": 4, "zero_optimization": {{"stge": 3}}, "x": 1}}"#
+    ));
+    insta::assert_snapshot!(said, @r#"gradient_acumulation_steps: Some("gradient_accumulation_steps"), x: None, zero_optimization.stge: Some("stage")"#);
+    let said = meant(&format!(
+        r#"{{{bf16}, "train_micro_batch_size_per_gpu": 1, "train_micro_batch_size_per_gpus": 2}}"#
+    ));
+    assert_eq!(said, "train_micro_batch_size_per_gpus: None");
 }

@@ -123,7 +123,7 @@ pub(crate) fn of_model(input: &Input, problem: Problem) -> Problem {
         return problem;
     }
     let mend = format!(
-        "`peakledger plan {name} -o plan.html` draws its step, and `peakledger plan {name} --save plan.json` makes a ledger of it"
+        "`peakledger plan {name} -o plan.html` draws its step, and `peakledger plan {name} --save ledger.json` makes a ledger of it"
     );
     Problem::in_file(name, "the name of a model, not a file").mend(mend)
 }

@@ -1,7 +1,7 @@
 //! `peakledger plan`: predict what a training step will hold.
 
 use crate::Answer;
-use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, model, target};
+use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, architecture, model, target};
 use crate::from::{FromArgs, Given, Resolved};
 use crate::output::{self, Output, Target};
 use crate::post_training_args::PostTrainingArgs;
@@ -13,7 +13,6 @@ use peakledger_allocator::Settings;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, ModelFile, card};
-use peakledger_plan::config::Architecture;
 use peakledger_plan::parallel::{RankClass, Ranks, Shown, plan_ranks};
 use peakledger_plan::{Plan, Step, Verdict};
 use peakledger_report::{ExplainReport, Origins, PlanReport, RankFigures, RanksReport, Reservation};
@@ -33,7 +32,7 @@ pub(crate) struct Args {
     given: Given,
     #[command(flatten)]
     post_training: PostTrainingArgs,
-    /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
+    /// The card to fit on: a name of `peakledger list gpus`, or an amount with its unit, as in 24GiB
     #[arg(long, value_name = "NAME|SIZE")]
     pub(super) gpu: Option<String>,
     /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
@@ -178,7 +177,7 @@ impl Planned {
     pub(crate) fn of(args: &Args, question: &Question, model: ModelFile) -> Result<Planned, Problem> {
         let asked = &question.asked;
         let card = args.gpu.as_deref().map(card).transpose()?;
-        let architecture = Architecture::read(&model.config)?;
+        let architecture = architecture(&model.config)?;
         let step = match args.shown {
             StepArg::First => Some(Step::First),
             StepArg::Steady => Some(Step::Steady),

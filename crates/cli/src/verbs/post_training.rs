@@ -2,10 +2,10 @@
 
 use super::plan::{Args, Question, answer, targets};
 use crate::Answer;
+use crate::args::architecture;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem};
 use peakledger_plan::catalogue::card;
-use peakledger_plan::config::Architecture;
 use peakledger_plan::post_training::{PostTraining, post_train};
 use peakledger_report::PostTrainingReport;
 
@@ -15,7 +15,7 @@ pub(super) fn run(args: &Args, question: &Question, request: PostTraining) -> Re
     let read: Vec<&Input> = config.iter().chain(&question.asked.inputs).collect();
     let (output, saved) = targets(args, &read)?;
     let card = args.gpu.as_deref().map(card).transpose()?;
-    let architecture = Architecture::read(&model.config)?;
+    let architecture = architecture(&model.config)?;
     let options = question.asked.step.options(card.as_ref())?;
     let planned = post_train(architecture, options, request, card.as_ref())?;
     let note = format!(

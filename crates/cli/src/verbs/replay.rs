@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// [default: several usual ones]
     #[arg(long, value_name = "KEY:VALUE,…")]
     alloc_conf: Option<String>,
-    /// The card to run on: a name of `peakledger list gpus`, or an amount such as 80GiB [default: the snapshot's, as far as a
+    /// The card to run on: a name of `peakledger list gpus`, or an amount with its unit, as in 24GiB [default: the snapshot's, as far as a
     /// failed request shows it]
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,

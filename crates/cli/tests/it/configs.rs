@@ -220,7 +220,7 @@ fn fields_that_decide_nothing_change_nothing() {
         let bench = Bench::new().file("config.json", with(&changes));
         bench.answer("plan config.json --format json")
     };
-    let custom = json!({"auto_map": {"AutoModelForCausalLM": "evil.py--Evil"}, "torch_dtype": "float4", "x-mine": [1, {"a": null}]});
+    let custom = json!({"auto_map": {"AutoModelForCausalLM": "evil.py--Evil"}, "x-mine": [1, {"a": null}]});
     assert_eq!(planned(custom), planned(json!({})));
 }
 
@@ -385,6 +385,27 @@ fn a_slip_in_a_key_that_may_be_left_out_is_refused() {
     }
 }
 
+/// What torch has no type for is said: a note beside the verdict depends on it.
+#[test]
+fn a_type_that_torch_has_not_is_refused() {
+    for (key, name) in
+        [("torch_dtype", "bf16"), ("dtype", "fp32"), ("dtype", "torch.bfloat"), ("torch_dtype", "")]
+    {
+        let said = refusal(with(&json!({key: name})));
+        let says = format!(
+            "`{key}` is `{name}`, and no type of weights that is planned\n  help: write bfloat16, float16"
+        );
+        assert!(said.contains(&says), "{said}");
+    }
+    assert!(refusal(with(&json!({"dtype": 16}))).contains("`dtype` is `16`, and no type"));
+    for fine in
+        [json!("torch.bfloat16"), json!("half"), json!("float32"), json!(null), json!({"": "bfloat16"})]
+    {
+        let bench = Bench::new().file("config.json", with(&json!({"torch_dtype": fine})));
+        bench.answer("plan config.json --seq 16");
+    }
+}
+
 #[test]
 fn one_kind_of_file_is_not_taken_for_another() {
     let bench = Bench::new().file("config.json", with(&json!({})));
@@ -408,6 +429,34 @@ fn one_kind_of_file_is_not_taken_for_another() {
             said.contains(&format!("a report of {report}, not a ledger\n  help: pass a ledger: ")),
             "{said}"
         );
+    }
+    for (name, kind, help) in [
+        ("ds.json", "DeepSpeed", "give it to `--from` and name a model: `peakledger plan MODEL --from "),
+        (
+            "args.json",
+            "TrainingArguments",
+            "give it to `--from` and name a model: `peakledger plan MODEL --from ",
+        ),
+        ("fsdp.yaml", "accelerate", "give it to `--from` and name a model: `peakledger plan MODEL --from "),
+        ("lora.yaml", "Axolotl", "it names the model itself: `peakledger plan --from "),
+    ] {
+        let bench = Bench::new()
+            .file("ds.json", r#"{"train_batch_size": 8, "zero_optimization": {"stage": 2}}"#)
+            .file("args.json", r#"{"output_dir": "out", "per_device_train_batch_size": 2}"#)
+            .file(
+                "fsdp.yaml",
+                "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\n",
+            )
+            .file(
+                "lora.yaml",
+                "base_model: gpt2\nmicro_batch_size: 2\nadapter: lora\nlora_r: 8\nsequence_len: 512\n",
+            );
+        for verb in ["plan", "fit --gpu t4"] {
+            let said = bench.refusal(&format!("{verb} {name}"));
+            let says =
+                format!("{name}: a training config ({kind}), not that of a model\n  help: {help}{name}`\n");
+            assert!(said.contains(&says), "{said}");
+        }
     }
     let said = bench.refusal("plan first.json");
     assert!(said.contains("first.json: a report, not the config of a model\n  help: "), "{said}");

@@ -26,8 +26,14 @@ fn no_extension_says_another_thing_than_the_content() {
     for (arguments, says) in [
         (
             "report ledger.json -o r.pdf",
-            "`--output`: no `.pdf` file is written here\n  help: name a file that ends in `.html` ",
+            "`--output`: no `.pdf` file is written here\n  help: name a file that ends in `.html`, `.json`, `.csv`, `.md` or `.txt`\n",
         ),
+        // no page is offered of what has no pictures
+        (
+            "fit gpt2 --gpu t4 -o f.pdf",
+            "here\n  help: name a file that ends in `.json`, `.csv`, `.md` or `.txt`\n",
+        ),
+        ("list gpus -o f.pdf", "here\n  help: name a file that ends in `.json`, `.csv`, `.md` or `.txt`\n"),
         (
             "report ledger.json -o r.txt",
             "the file ends in `.txt`, and its content would be `.html`\n  help: name a file that ends in `.html`",
@@ -61,7 +67,7 @@ fn the_name_of_a_model_is_told_how_it_becomes_a_file() {
     {
         let arguments = if verb.contains('=') { verb.to_owned() } else { format!("{verb} gpt2") };
         let said = bench.refusal(&arguments);
-        let says = "gpt2: the name of a model, not a file\n  help: `peakledger plan gpt2 -o plan.html` draws its step, and `peakledger plan gpt2 --save plan.json` makes a ledger of it\n";
+        let says = "gpt2: the name of a model, not a file\n  help: `peakledger plan gpt2 -o plan.html` draws its step, and `peakledger plan gpt2 --save ledger.json` makes a ledger of it\n";
         assert!(said.contains(says), "{arguments}: {said}");
     }
     assert!(bench.refusal("show nothing").contains("nothing: no such file"));

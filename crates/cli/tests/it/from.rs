@@ -32,11 +32,10 @@ fn the_answer_says_where_its_options_came_from() {
                (per_device_train_batch_size, line 4), --gradient-accumulation-steps
                1 (gradient_accumulation_steps left out), --optimizer adamw (optim
                left out), --optimizer-impl fused (optim left out), --clip-grad-norm
-               true (max_grad_norm left out), --recompute full
-               (gradient_checkpointing, line 7), --loss-in-model true (Trainer
-               passes the labels to the model), --precision bf16-mixed (bf16, line
-               6), --weights-dtype fp32 (dtype left out: TRL then loads the model in
-               float32)
+               (max_grad_norm left out), --recompute full (gradient_checkpointing,
+               line 7), --loss-in-model (Trainer passes the labels to the model),
+               --precision bf16-mixed (bf16, line 6), --weights-dtype fp32 (dtype
+               left out: TRL then loads the model in float32)
     not read   args.json: my_key, line 8
     unplanned  args.json (torch_compile, line 9): torch.compile
     ");
@@ -60,9 +59,11 @@ fn programs_get_the_same() {
     let mut said: serde_json::Value = serde_json::from_str(&again.out).unwrap();
     let mut answer = answer.clone();
     answer.as_object_mut().unwrap().remove("from");
-    // what the file asks for and is not planned is said beside the verdict
+    // what the file asks for and is not planned, or not understood, is said beside the verdict
     let left_out = "`torch_compile` is not planned, or otherwise than asked for: see `unplanned`";
-    assert_eq!(answer.as_object_mut().unwrap().remove("caveats"), Some(serde_json::json!([left_out])));
+    let not_read = "`my_key` is not understood, and may change memory: see `not read`";
+    let caveats = answer.as_object_mut().unwrap().remove("caveats");
+    assert_eq!(caveats, Some(serde_json::json!([left_out, not_read])));
     assert_eq!(said.as_object_mut().unwrap().remove("caveats"), Some(serde_json::json!([])));
     assert!(said.as_object_mut().unwrap().remove("from").is_none());
     assert_eq!(said, answer);
@@ -199,6 +200,7 @@ fn what_is_left_out_is_said_beside_the_verdict() {
     286.10 MiB of CUDA context, of 23.51 GiB)
     note: `torch_compile` is not planned, or otherwise than asked for: see
           `unplanned`
+    note: `my_key` is not understood, and may change memory: see `not read`
     gpt2: 124,439,808 parameters
     ");
 }

@@ -32,7 +32,7 @@ fn the_examples_of_every_help_run() {
     for name in ["snapshot.pickle", "before.pickle", "after.pickle"] {
         place("examples/step.pickle", name);
     }
-    place("docs/guide/claim.json", "plan.json");
+    place("docs/guide/claim.json", "ledger.json");
     place("examples/configs/axolotl-qlora.yaml", "axolotl.yaml");
     fs::write(files.path().join("train.log"), OUT_OF_MEMORY).unwrap();
     let config = r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
