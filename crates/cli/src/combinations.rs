@@ -1,6 +1,7 @@
 //! Every combination of values of a step's options. A value is understood once, by the parser that candidates have, and then
 //! said of as many steps as it is part of: an option that is new needs nothing here.
 
+use crate::from::in_shell;
 use crate::step_args::{Said, StepArgs};
 use crate::usage::Asker;
 use peakledger_input::{Problem, quoted};
@@ -35,7 +36,8 @@ impl Varied {
                 let mend = problem.mend.take().unwrap_or_else(|| "check its values".to_owned());
                 Problem::in_option("--among", problem.to_string()).mend(mend)
             })?;
-            varied.values.push((Setting { name: value, options }, said));
+            let words: Vec<String> = options.split_whitespace().map(in_shell).collect();
+            varied.values.push((Setting { name: value, options: words.join(" ") }, said));
         }
         Ok(varied)
     }
@@ -80,6 +82,11 @@ impl Combinations {
                 Err(Problem::in_option("--among", cause).mend("name fewer values, or search in several runs"))
             }
         }
+    }
+
+    /// The options that differ, by their own names.
+    pub(crate) fn options(&self) -> Vec<String> {
+        self.varied.iter().flat_map(Varied::options).collect()
     }
 
     /// How many there are.

@@ -62,7 +62,7 @@ impl SearchArgs {
     /// What is wrong with a list of values.
     pub(crate) fn combinations(
         &self,
-        (step, said): (&StepArgs, &[String]),
+        (step, said): (&StepArgs, Vec<String>),
         options: &Options,
         model: &Architecture,
         sequences: u64,

@@ -8,6 +8,7 @@
 
 mod at_once;
 mod check;
+mod command_line;
 mod compare;
 mod csv_table;
 mod diff;

@@ -2,7 +2,7 @@
 
 use super::search;
 use crate::Answer;
-use crate::args::{Model, OutputArgs, alloc_conf, model};
+use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, architecture, model};
 use crate::from::{FromArgs, Given};
 use crate::search_args::SearchArgs;
 use crate::side_by_side::side_by_side;
@@ -31,11 +31,12 @@ pub(crate) struct Args {
     pub(super) model: Option<Model>,
     #[command(flatten)]
     from: FromArgs,
-    /// The card to fit on: a name of `peakledger list gpus`, or an amount such as 80GiB
-    #[arg(long, value_name = "NAME|SIZE")]
-    gpu: Option<String>,
+    // before what takes options out of the matches: it keeps all of them
     #[command(flatten)]
     given: Given,
+    /// The card to fit on: a name of `peakledger list gpus`, or an amount with its unit, as in 24GiB
+    #[arg(long, value_name = "NAME|SIZE")]
+    gpu: Option<String>,
     /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
     /// torch's]
     #[arg(long, value_name = "KEY:VALUE,…")]
@@ -54,6 +55,8 @@ pub(crate) struct Args {
     candidates: Vec<String>,
     #[command(flatten)]
     search: SearchArgs,
+    #[command(flatten)]
+    list: ListArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }
@@ -81,11 +84,11 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let card = card(gpu)?;
     let (model, config) = request.model.open()?;
     let read: Vec<&Input> = config.iter().chain(&request.inputs).collect();
-    let output = args.output.request(&read)?;
-    let try_out = Trial { architecture: Architecture::read(&model.config)?, card: &card, settings };
+    let output = args.output.request(&read)?.listing(&args.list);
+    let try_out = Trial { architecture: architecture(&model.config)?, card: &card, settings };
     if args.search.is_asked() {
-        let said = args.given.options();
-        return search::run(&args.search, (&request, &said), &try_out, &model.name, &output, args.exit_code);
+        let model = (model.name.as_str(), &model.config);
+        return search::run(&args.search, (&request, &args.given), &try_out, model, &output, args.exit_code);
     }
 
     let needed = |plan: &Plan| (try_out.verdict(plan).needed, ());
@@ -193,14 +196,14 @@ pub(super) struct Trial<'a> {
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
         let takes = |plan: &Plan| self.verdict(plan);
-        let quick = |plan: &Plan| self.quick(plan);
+        let quick = |plan: &Plan| self.quick(plan).0;
         Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes, &quick)
     }
 
-    /// Whether a rank fits, which says of a misfit nothing more.
-    pub(super) fn quick(&self, plan: &Plan) -> Verdict {
+    /// Whether a rank fits, which says of a misfit nothing more, and how often caches are given back for it.
+    pub(super) fn quick(&self, plan: &Plan) -> (Verdict, u64) {
         let fits = Reservation::fits(plan, self.settings, self.card);
-        fits.unwrap_or_else(|| Verdict::of(plan, self.card, None))
+        fits.unwrap_or_else(|| (Verdict::of(plan, self.card, None), 0))
     }
 
     /// What a rank takes of the card.

@@ -7,12 +7,12 @@
 use super::fit::Trial;
 use crate::Answer;
 use crate::combinations::Combinations;
-use crate::from::Resolved;
+use crate::from::{Given, Resolved};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::search_args::SearchArgs;
 use crate::side_by_side::{cores, counted, side_by_side};
-use peakledger_input::{Place, Problem};
+use peakledger_input::{Place, Problem, Source};
 use peakledger_plan::options::Options;
 use peakledger_plan::{Plan, Tried, Verdict, plan, try_out, try_out_replayed};
 use peakledger_report::{Refused, SearchReport, SearchRow, closest, is_near};
@@ -22,16 +22,17 @@ use std::sync::{Mutex, PoisonError};
 
 pub(super) fn run(
     args: &SearchArgs,
-    (request, said): (&Resolved, &[String]),
+    (request, given): (&Resolved, &Given),
     trial: &Trial<'_>,
-    name: &str,
+    (name, config): (&str, &Source),
     output: &Output,
     exit_code: bool,
 ) -> Result<Answer, Problem> {
     let blame = |problem| request.blame(problem);
-    let given = request.step.options(Some(trial.card)).map_err(blame)?;
-    let sequences = args.sequences(&given).map_err(blame)?;
-    let combinations = args.combinations((&request.step, said), &given, &trial.architecture, sequences)?;
+    let options = request.step.options(Some(trial.card)).map_err(blame)?;
+    let sequences = args.sequences(&options).map_err(blame)?;
+    let said = (&request.step, given.options());
+    let combinations = args.combinations(said, &options, &trial.architecture, sequences)?;
     let search = Search { trial, request, combinations: &combinations, sequences };
     let (mut rows, mut refused) = search.try_all(cores(), output.is_for_people());
     let front = search.front(&mut rows, &mut refused);
@@ -46,6 +47,7 @@ pub(super) fn run(
         front: &front,
         refused: &refused,
         plan: plan.as_ref(),
+        command: &request.plan_without(given, config, &combinations.options()),
         origins: request.origins.as_ref(),
     };
     output.write(&report)?;
@@ -105,10 +107,11 @@ impl Search<'_> {
             (options.micro_batch_size, options.gradient_accumulation_steps);
         let length = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
         let tokens = self.sequences.saturating_mul(length);
+        let mut cache_flushes = 0;
         let tried = try_out(architecture, options, card, |plan| {
             let quick = Verdict::of(plan, card, None);
             is_replayed = is_whole && is_near(quick);
-            if is_replayed { self.trial.quick(plan) } else { quick }
+            if is_replayed { self.replay(plan, &mut cache_flushes) } else { quick }
         })?;
         let row = SearchRow {
             number,
@@ -118,14 +121,23 @@ impl Search<'_> {
             tokens,
             tried,
             is_replayed,
+            cache_flushes,
         };
         Ok(row)
     }
 
-    /// The same by what the caching allocator reserves.
-    fn replayed(&self, options: Options) -> Result<Tried, Problem> {
-        let Trial { architecture, card, .. } = self.trial;
-        try_out_replayed(architecture, options, card, |plan: &Plan| self.trial.quick(plan))
+    /// What a rank takes by a replay of the caching allocator, counting how often any rank gives back what is cached.
+    fn replay(&self, plan: &Plan, cache_flushes: &mut u64) -> Verdict {
+        let (verdict, flushes) = self.trial.quick(plan);
+        *cache_flushes = flushes.max(*cache_flushes);
+        verdict
+    }
+
+    /// The same by what the caching allocator reserves, and how often it gives back what it has cached.
+    fn replayed(&self, options: Options) -> Result<(Tried, u64), Problem> {
+        let (Trial { architecture, card, .. }, mut flushes) = (self.trial, 0);
+        let tried = try_out_replayed(architecture, options, card, |plan| self.replay(plan, &mut flushes))?;
+        Ok((tried, flushes))
     }
 
     /// Puts rows in order, and replays what is on the front until all of it is: a device peak is the least that is reserved, so
@@ -150,7 +162,9 @@ impl Search<'_> {
             let mut failed = Vec::new();
             for (at, tried) in open.into_iter().zip(replayed) {
                 match (rows.get_mut(at), tried) {
-                    (Some(row), Ok(Some(tried))) => (row.is_replayed, row.tried) = (true, tried),
+                    (Some(row), Ok(Some((tried, flushes)))) => {
+                        (row.is_replayed, row.tried, row.cache_flushes) = (true, tried, flushes);
+                    }
                     (Some(row), Err(problem)) => {
                         refused.push(Refused::of(problem));
                         failed.push(row.number);

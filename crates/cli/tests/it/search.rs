@@ -39,11 +39,15 @@ fn a_table() {
     let among = ["tp=1,2,4", "recompute=none,full", "batch=1,2,4"];
     let out = text(&bench(), &format!("--gpu a100-40gb --gpus 4 {GROUPS}"), &among);
     let blocks: Vec<&str> = out.split("\n\n").filter(|block| !block.starts_with("model  ")).collect();
-    assert_snapshot!(blocks.join("\n\n"), @"
+    assert_snapshot!(blocks.join("\n\n"), @r"
     tried 18 combinations: 12 cannot be, 0 do not fit NVIDIA A100-SXM4-40GB, 6 fit
     quickest: tp 1, recompute none, batch 1: 44.53 µs in theory, 39.09 GiB to spare
-      --tp=1 --recompute=none --batch=1 --gradient-accumulation-steps 1
-    config.json: 276,032 parameters; 4 sequences in a step
+      peakledger plan config.json --gpus 4 --nccl-bytes-per-group 1MiB \
+        --gpu a100-40gb --tp=1 --recompute=none --batch=1 \
+        --gradient-accumulation-steps 1
+    config.json: 276,032 parameters; 4 sequences in a step of every combination, and
+    gradient accumulation follows from them (--global-batch-size N says how many
+    they are)
 
     memory against time: no other combination that fits takes no more of both
     tp  recompute  batch       takes  in theory    longer      sent       peak
@@ -213,6 +217,203 @@ fn what_cannot_be_is_counted() {
     assert!(out.starts_with("tried 2 combinations: 2 cannot be, 0 do not fit"), "{out}");
 }
 
+/// What a shell is given.
+fn pasted(bench: &Bench, command: &str) -> String {
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_peakledger"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", binary.parent().unwrap().display());
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", command]).current_dir(bench.path("")).env("PATH", path).env_remove("COLUMNS");
+    let out = shell.output().unwrap();
+    assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// The command that a search ends in plans its row, whatever it was asked with; and so does that of every row.
+#[test]
+fn the_command_of_a_row_plans_it() {
+    let deepspeed = json!({
+        "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 2}
+    });
+    let bench = bench().file("ds.json", deepspeed.to_string());
+    let from = "--from ds.json --gpus 4 --alloc-conf expandable_segments:True";
+    for (arguments, among) in [
+        ("--gpu a100-40gb --gpus 4 --global-batch-size 8 --seq 96 --search --fsdp=none --pp 1", &[][..]),
+        ("--gpu a100-40gb --gpus 4 --clip-grad-norm=off", &["recompute=none,full", "batch=1,2", "sp=off,on"]),
+        (
+            "--gpu 300MiB --batch 4 --freeze model.embed_tokens",
+            &["offload=none|activations,optimizer", "quantize=none"],
+        ),
+        (&format!("--gpu a100-40gb {from}"), &["batch=1,2", "zero=0,3", "gradient-checkpointing=true,false"]),
+        (&format!("--gpu 8GiB {from} --search"), &["lora=none|r=4,targets=q_proj"]),
+    ] {
+        let found = search(&bench, arguments, among);
+        let rows = found["rows"].as_array().unwrap();
+        assert!(!rows.is_empty(), "{arguments}");
+        for row in rows.iter().step_by(rows.len().div_ceil(6)) {
+            let line = format!("{} {}", found["command"].as_str().unwrap(), row["options"].as_str().unwrap());
+            let plan: Value =
+                serde_json::from_str(&pasted(&bench, &format!("{line} --format json"))).unwrap();
+            assert_eq!(plan["device_peak"]["bytes"], row["device_peak_bytes"], "{line}");
+            assert_eq!(plan["verdict"]["gpu"], found["gpu"], "{line}");
+        }
+        let table = text(&bench, arguments, among);
+        let from = table.find("  peakledger plan ").unwrap_or_else(|| panic!("{table}"));
+        let lines: Vec<&str> = table[from..].split_inclusive('\n').collect();
+        let end = lines.iter().position(|line| !line.ends_with("\\\n")).unwrap();
+        let plan = pasted(&bench, &format!("{} --format json", lines[..=end].concat().trim_end()));
+        let plan: Value = serde_json::from_str(&plan).unwrap();
+        let best = rows.iter().find(|row| row["pareto"] == true);
+        let best = best.or_else(|| rows.iter().max_by_key(|row| row["headroom_bytes"].as_i64())).unwrap();
+        assert_eq!(plan["device_peak"]["bytes"], best["device_peak_bytes"], "{table}");
+        assert_eq!(plan["verdict"]["fits"], best["fits"], "{table}");
+    }
+}
+
+/// Where a config comes in on standard input, the command has it written out.
+#[test]
+fn the_command_of_a_piped_config_has_it() {
+    let bench = bench();
+    let config = bench.read("config.json");
+    let ran = bench.pipe("fit - --gpu a100-40gb --among recompute=full --format json", &config);
+    let found: Value = serde_json::from_str(&ran.out).unwrap();
+    let line =
+        format!("{} {}", found["command"].as_str().unwrap(), found["rows"][0]["options"].as_str().unwrap());
+    let plan: Value = serde_json::from_str(&pasted(&bench, &format!("{line} --format json"))).unwrap();
+    assert_eq!(plan["device_peak"]["bytes"], found["rows"][0]["device_peak_bytes"]);
+}
+
+/// A row says that it fits on the edge, and that caches have to be given back for it.
+#[test]
+fn rows_say_how_they_fit() {
+    let bench = Bench::new();
+    let rows = |gpu: &str| {
+        let out = bench.answer(&format!(
+            "fit smollm2-135m --seq 256 --gpu {gpu} --among recompute=none,full --format json"
+        ));
+        let rows: Value = serde_json::from_str(&out).unwrap();
+        let of = |name: &str| {
+            rows["rows"].as_array().unwrap().iter().find(|row| row["values"][0] == name).unwrap().clone()
+        };
+        [of("none"), of("full")]
+    };
+    let marks =
+        |row: &Value| (row["fits"].clone(), row["on_the_edge"].clone(), row["cache_flushes"].as_u64());
+    let [free, _] = rows("2TiB");
+    let exactly = free["reserved_bytes"].as_u64().or(free["device_peak_bytes"].as_u64()).unwrap();
+    let exactly = exactly + free["outside_bytes"].as_u64().unwrap();
+    let [edge, _] = rows(&format!("{exactly}B"));
+    assert_eq!(marks(&edge), (json!(true), json!(true), Some(0)), "{edge}");
+    let card = format!("{}B", exactly - (2 << 20));
+    let [tight, _] = rows(&card);
+    assert_eq!(marks(&tight), (json!(true), json!(true), Some(1)), "{tight}");
+    // what fits as it is needs no mark
+    let [_, full] = rows(&format!("{}B", exactly << 1));
+    assert_eq!(full["on_the_edge"], false, "{full}");
+    let given = format!("fit smollm2-135m --seq 256 --gpu {card} --among recompute=none");
+    let out = bench.answer(&given);
+    let blocks: Vec<&str> = out.split("\n\n").filter(|block| !block.starts_with("model  ")).collect();
+    assert_snapshot!(blocks.join("\n\n"), @r"
+    tried 2 combinations: 0 cannot be, 0 do not fit 3433145088B, 2 fit
+    least: recompute full: 204.00 MiB to spare, on the edge
+      peakledger plan smollm2-135m --seq-len 256 --gpu 3433145088B \
+        --recompute=full --gradient-accumulation-steps 1
+    smollm2-135m: 134,515,008 parameters; 1 sequence in a step
+
+    the one that takes least; there is no time, as the card's rates are not known
+    recompute  fits     takes      peak
+    full       edge  3.00 GiB  2.52 GiB
+    edge: less is to spare than a CUDA context is taken for; with other drivers or
+    libraries it may not fit
+
+    the reserved bytes of what is shown come from replaying the caching allocator,
+    and so do those of what fits with less to spare than a quarter of what it takes,
+    but for pipelines; the others fit or not by their device peak
+    not counted: the little that other kernels allocate inside themselves (sorting,
+                 reductions, cuBLASLt)
+    ");
+    let csv = bench.answer(&format!("{given} --format csv"));
+    assert!(csv.lines().next().unwrap().contains(",fits,on_the_edge,"), "{csv}");
+    assert!(bench.answer(&format!("{given} --format markdown")).contains("| fits |"));
+}
+
+/// Gradient accumulation that differs between rows is said once, with the option that sets the sequences of a step.
+#[test]
+fn accumulation_that_follows_is_said() {
+    let bench = bench();
+    let said = |among: &[&str]| {
+        text(&bench, &format!("--gpu a100-40gb --gpus 4 {GROUPS}"), among).replace('\n', " ")
+    };
+    let says = "gradient accumulation follows from them (--global-batch-size N says how many they are)";
+    assert_eq!(said(&["tp=1,2"]).matches(says).count(), 1);
+    assert_eq!(said(&["recompute=none,full"]).matches(says).count(), 0);
+}
+
+/// `none` and `off` are the step without an option, of every option that has such a step.
+#[test]
+fn without_is_a_value() {
+    let bench = bench();
+    let peak = |options: &str| {
+        let out = bench.answer(&format!("plan config.json --gpus 2 --format json {options}"));
+        serde_json::from_str::<Value>(&out).unwrap()["device_peak"]["bytes"].as_u64()
+    };
+    let plain = peak("");
+    for option in [
+        "lora",
+        "quantize",
+        "fsdp",
+        "zero",
+        "recompute",
+        "offload",
+        "freeze",
+        "attention-mask",
+        "hold-outputs",
+        "sp",
+        "weights-dtype",
+        "grad-dtype",
+        "master-weights",
+        "reduce-dtype",
+        "gradient-checkpointing",
+        "fused-loss",
+        "clip-grad-norm",
+        "prepare-for-kbit",
+        "momentum",
+        "loss-in-model",
+        "expand-kv",
+        "ddp-bucket-view",
+    ] {
+        for without in ["none", "off"] {
+            assert_eq!(peak(&format!("--{option}={without}")), plain, "{option}={without}");
+        }
+        let found = search(&bench, "--gpu a100-40gb --gpus 2", &[&format!("{option}=none")]);
+        assert_eq!(found["rows"][0]["device_peak_bytes"].as_u64(), plain, "{option}");
+    }
+    // it takes back what a file or the baseline has
+    let lora = "--lora r=4,targets=q_proj --candidate";
+    let mut command = bench.command(&format!("plan config.json --gpus 2 --format json {lora}"));
+    let out = command.arg("whole: --lora none").output().unwrap();
+    let plan: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(plan["candidates"]["whole"]["device_peak_bytes"].as_u64(), plain);
+}
+
+/// `--top` shortens the table of what none beats, and `--all` shows the whole.
+#[test]
+fn long_fronts_are_cut() {
+    let bench = bench();
+    let among = ["tp=1,2", "recompute=none,full,selective", "zero=0,1,2,3", "batch=1,2,4", "pp=1,2"];
+    let lines = |more: &str| {
+        let out =
+            text(&bench, &format!("--gpu a100-40gb --gpus 8 --global-batch-size 32 {GROUPS} {more}"), &among);
+        let (_, table) = out.split_once("memory against time").unwrap();
+        let (table, _) = table.split_once("\n\n").unwrap();
+        (table.lines().count() - 2, table.contains("more that take less and longer (--all shows them)"))
+    };
+    let (all, is_cut) = lines("--all");
+    assert!(all > 4 && !is_cut, "{all}");
+    assert_eq!(lines("--top 2"), (3, true), "two rows, and what is said of the others");
+}
+
 #[test]
 fn where_none_fits_the_closest_is_said() {
     let bench = bench();
@@ -239,7 +440,7 @@ fn other_formats() {
         "{csv}"
     );
     let markdown = text(&bench, "--gpu a100-40gb --global-batch-size 2 --format markdown", &among);
-    assert!(markdown.contains("| recompute | batch | takes | in theory |"), "{markdown}");
+    assert!(markdown.contains("| recompute | batch | fits | takes | in theory |"), "{markdown}");
     let out = text(&bench, "--gpu 16GiB --ascii", &among);
     assert!(out.is_ascii() && out.contains("the card's rates are not known"), "{out}");
 }

@@ -60,8 +60,9 @@ impl Reservation {
         Some(Reservation { settings, ..reservation })
     }
 
-    /// Whether the load and both steps of a plan fit a card; what a step that does not fit would take is not looked at.
-    pub fn fits(plan: &Plan, settings: Settings, card: &Card) -> Option<Verdict> {
+    /// Whether the load and both steps of a plan fit a card, and how often all that is cached is given back for it; what a step
+    /// that does not fit would take is not looked at.
+    pub fn fits(plan: &Plan, settings: Settings, card: &Card) -> Option<(Verdict, u64)> {
         let asked = Asked::of(plan, &[Step::First, Step::Steady]);
         let outcome = run(asked.asks(), settings, limited(plan, Some(card)));
         let oom = match outcome.oom {
@@ -71,7 +72,8 @@ impl Reservation {
                 Some(PlannedOom { step, phase, oom })
             }
         };
-        Some(Reservation::from(&outcome, &asked, oom).verdict(plan, card))
+        let retries = outcome.retries;
+        Some((Reservation::from(&outcome, &asked, oom).verdict(plan, card), retries))
     }
 
     fn from(outcome: &Outcome, asked: &Asked, oom: Option<PlannedOom>) -> Reservation {

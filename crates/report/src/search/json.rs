@@ -16,6 +16,8 @@ struct SearchJson<'a> {
     capacity_bytes: u64,
     /// Sequences of a step, in every combination.
     global_batch_size: u64,
+    /// Followed by the options of a row, it plans that row.
+    command: &'a str,
     dimensions: Vec<DimensionJson<'a>>,
     tried: u64,
     possible: usize,
@@ -45,10 +47,14 @@ struct RowJson<'a> {
     micro_batch_size: u64,
     gradient_accumulation_steps: u32,
     fits: bool,
+    /// It fits with less to spare than a CUDA context is taken for.
+    on_the_edge: bool,
     headroom_bytes: i128,
     device_peak_bytes: u64,
     /// Null where it was not found out: it fits, or does not, by its device peak.
     reserved_bytes: Option<u64>,
+    /// How often the allocator gives back all that it has cached; null where it was not found out.
+    cache_flushes: Option<u64>,
     outside_bytes: u64,
     /// The least time by the card's peak rates; null where they, or the network's, are not known.
     theoretical: Option<TimeJson>,
@@ -92,6 +98,7 @@ impl SearchReport<'_> {
             gpu: &self.card.name,
             capacity_bytes: self.card.total.get(),
             global_batch_size: self.sequences,
+            command: self.command,
             dimensions: dimensions.collect(),
             tried: self.tried(),
             possible: self.rows.len(),
@@ -130,9 +137,11 @@ impl SearchReport<'_> {
             micro_batch_size: row.micro_batch_size,
             gradient_accumulation_steps: row.gradient_accumulation_steps,
             fits: tried.verdict.fits(),
+            on_the_edge: tried.verdict.is_on_the_edge(),
             headroom_bytes: tried.verdict.headroom(),
             device_peak_bytes: tried.device_peak.get(),
             reserved_bytes: row.reserved().map(Bytes::get),
+            cache_flushes: row.flushes(),
             outside_bytes: tried.outside.get(),
             theoretical,
             flops: costs.flops.total(),

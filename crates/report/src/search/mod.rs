@@ -4,8 +4,9 @@
 mod json;
 mod table;
 
-use crate::figures::{count, spare_or_short};
+use crate::figures::{count, spare_or_too_much};
 use crate::plan::grouped;
+use crate::verdict::short_answer;
 use crate::{Look, Origins, Report, csv_table};
 use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem};
@@ -32,6 +33,8 @@ pub struct SearchReport<'a> {
     pub refused: &'a [Refused],
     /// The plan of the first row, with the rank that needs most.
     pub plan: Option<&'a Plan>,
+    /// The line that plans a row once the row's options follow.
+    pub command: &'a str,
     /// Where the options came from, if configs were read.
     pub origins: Option<&'a Origins>,
 }
@@ -50,7 +53,7 @@ pub struct Dimension {
 pub struct Setting {
     /// In a word.
     pub name: String,
-    /// As options of the command line; nothing where it is what they are without.
+    /// As options of the command line, as a shell takes them; nothing where it is what they are without.
     pub options: String,
 }
 
@@ -71,6 +74,9 @@ pub struct SearchRow {
     pub tried: Tried,
     /// Whether what the caching allocator reserves was found out; else it is known by its device peak.
     pub is_replayed: bool,
+    /// How often the allocator gives back all that it has cached to make room, of the rank that does so most, where that was
+    /// found out; the step waits for it each time.
+    pub cache_flushes: u64,
 }
 
 /// Combinations that cannot be, for a reason that they share but for its figures.
@@ -111,6 +117,22 @@ impl SearchRow {
         (self.is_replayed && verdict.fits()).then(reserved)
     }
 
+    /// The same of how often it gives back what it has cached.
+    fn flushes(&self) -> Option<u64> {
+        (self.is_replayed && self.tried.verdict.fits()).then_some(self.cache_flushes)
+    }
+
+    /// How well it fits: `yes`, or `edge` where less is to spare than a CUDA context takes, and `flushes` where caches are
+    /// given back for it.
+    fn fits(&self) -> String {
+        let answer = short_answer(self.tried.verdict);
+        match (answer, self.flushes().unwrap_or(0)) {
+            (answer, 0) => answer.to_owned(),
+            ("yes", _) => "flushes".to_owned(),
+            (answer, _) => format!("{answer}, flushes"),
+        }
+    }
+
     fn time(&self) -> Option<Picoseconds> {
         self.tried.time.map(|time| time.step())
     }
@@ -139,6 +161,14 @@ const TIME: &str = "in theory: products and copies at the card's peak rates, wha
 /// How what a combination takes is known.
 const TAKEN: &str = "the reserved bytes of what is shown come from replaying the caching allocator, and so do those of what fits with \
                      less to spare than a quarter of what it takes, but for pipelines; the others fit or not by their device peak";
+
+/// What it means that a row fits on the edge.
+const EDGE: &str =
+    "edge: less is to spare than a CUDA context is taken for; with other drivers or libraries it may not fit";
+
+/// What it means that caches are given back.
+const FLUSHES: &str =
+    "flushes: it fits once the allocator gives back all that it has cached, and the step waits for that";
 
 /// The row that needs least; of equals the first combination.
 pub fn closest(rows: &[SearchRow]) -> Option<&SearchRow> {
@@ -186,7 +216,7 @@ impl SearchReport<'_> {
         all.join(" ")
     }
 
-    fn front(&self) -> impl Iterator<Item = &SearchRow> {
+    fn front(&self) -> impl Iterator<Item = &SearchRow> + Clone {
         self.front.iter().filter_map(|at| self.rows.get(*at))
     }
 
@@ -219,7 +249,10 @@ impl SearchReport<'_> {
         let said = |row: &SearchRow| {
             let time = row.time().map(|time| format!("{time} in theory, ")).unwrap_or_default();
             let edge = if row.tried.verdict.is_on_the_edge() { ", on the edge" } else { "" };
-            format!("{}: {time}{}{edge}", self.name_of(row), spare_or_short(row.tried.verdict.headroom()))
+            let flushes =
+                if row.flushes().is_some_and(|times| times > 0) { ", flushes its cache" } else { "" };
+            let headroom = spare_or_too_much(row.tried.verdict.headroom());
+            format!("{}: {time}{headroom}{edge}{flushes}", self.name_of(row))
         };
         match self.front().next() {
             Some(row) => {
@@ -239,7 +272,7 @@ impl SearchReport<'_> {
         self.rows.windows(2).any(|pair| matches!(pair, [one, other] if one.tokens != other.tokens))
     }
 
-    /// Where none fits, the one that is least short.
+    /// Where none fits, the one that needs least.
     fn closest(&self) -> Option<&SearchRow> {
         closest(self.rows).filter(|_| self.front.is_empty())
     }
@@ -249,12 +282,46 @@ impl SearchReport<'_> {
         self.front().next().or_else(|| self.closest())
     }
 
+    /// The whole command that plans a row.
+    fn command_of(&self, row: &SearchRow) -> String {
+        format!("{} {}", self.command, self.options_of(row))
+    }
+
+    /// Of what rows there are, the front's that are shown, and what is said of the others.
+    fn shown_front(&self, look: &Look) -> (impl Iterator<Item = &SearchRow> + Clone, Option<String>) {
+        let shown = look.shown(self.front.len());
+        let more = self.front.len() - shown;
+        let more =
+            (more > 0).then(|| format!("and {more} more that take less and longer (--all shows them)"));
+        (self.front().take(shown), more)
+    }
+
+    /// What the marks of rows mean, of those that are there.
+    fn legend<'r>(rows: impl Iterator<Item = &'r SearchRow> + Clone) -> Vec<&'static str> {
+        let edge = rows.clone().any(|row| row.tried.verdict.is_on_the_edge());
+        let flushes = { rows }.any(|row| row.flushes().is_some_and(|times| times > 0));
+        let all = [(edge, EDGE), (flushes, FLUSHES)];
+        all.into_iter().filter_map(|(there, said)| there.then_some(said)).collect()
+    }
+
+    /// Whether combinations sum up their gradients over different numbers of micro-batches.
+    fn differ_in_accumulation(&self) -> bool {
+        let steps = |row: &SearchRow| row.gradient_accumulation_steps;
+        self.rows.windows(2).any(|pair| matches!(pair, [one, other] if steps(one) != steps(other)))
+    }
+
     /// `llama-3.1-70b: 70,553,706,496 parameters; 64 sequences in a step`
     fn step_line(&self, name: &str) -> String {
         let parameters = self.plan.map(|plan| format!("{} parameters; ", grouped(plan.parameters)));
         let sequences = usize::try_from(self.sequences).unwrap_or(usize::MAX);
+        let accumulated = match self.differ_in_accumulation() {
+            true => {
+                " of every combination, and gradient accumulation follows from them (--global-batch-size N says how many they are)"
+            }
+            false => "",
+        };
         format!(
-            "{name}: {}{} in a step",
+            "{name}: {}{} in a step{accumulated}",
             parameters.unwrap_or_default(),
             count(sequences, "sequence", "sequences")
         )
@@ -297,9 +364,11 @@ impl Report for SearchReport<'_> {
             .chain([
                 "options",
                 "fits",
+                "on_the_edge",
                 "headroom_bytes",
                 "device_peak_bytes",
                 "reserved_bytes",
+                "cache_flushes",
                 "theoretical_seconds",
                 "recomputed_flops",
                 "to_host_bytes",
@@ -315,9 +384,11 @@ impl Report for SearchReport<'_> {
             let figures = [
                 self.options_of(row),
                 verdict.fits().to_string(),
+                verdict.is_on_the_edge().to_string(),
                 verdict.headroom().to_string(),
                 device_peak.get().to_string(),
                 row.reserved().map(|bytes| bytes.get().to_string()).unwrap_or_default(),
+                row.flushes().map(|times| times.to_string()).unwrap_or_default(),
                 row.time().map(|time| crate::figures::seconds(time).to_string()).unwrap_or_default(),
                 costs.recomputed.total().to_string(),
                 costs.host.to_host.to_string(),
@@ -331,7 +402,7 @@ impl Report for SearchReport<'_> {
         csv_table::write(out, look, &titles, rows)
     }
 
-    fn markdown(&self, out: &mut dyn io::Write, _: &Look) -> io::Result<()> {
-        self.write_markdown(out)
+    fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        self.write_markdown(out, look)
     }
 }

@@ -5,7 +5,7 @@ use crate::figures::{added_time, amount, no_network};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, assumptions_in_markdown, grouped};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, markdown};
+use crate::{Look, command_line, markdown};
 use anstyle::Style;
 use std::io;
 
@@ -20,7 +20,7 @@ impl SearchReport<'_> {
         text(out, look.verdict(fits), &self.counts_line())?;
         if let (Some(line), Some(best)) = (self.best_line(), self.best()) {
             text(out, look.verdict(fits), &look.name(&line))?;
-            entry(out, look, look.bold(), "  ", &look.name(&self.options_of(best)))?;
+            command_line::write(out, look, &self.command_of(best))?;
         }
         text(out, look.faint(), &self.step_line(&look.name(self.name)))?;
         if let Some(plan) = self.plan {
@@ -30,7 +30,11 @@ impl SearchReport<'_> {
         if fits {
             writeln!(out)?;
             text(out, look.bold(), self.heading())?;
-            self.shown(look).write(out, look)?;
+            let (rows, more) = self.shown_front(look);
+            self.shown(rows.clone(), look).write(out, look)?;
+            for line in more.as_deref().into_iter().chain(SearchReport::legend(rows)) {
+                text(out, look.faint(), line)?;
+            }
         }
         self.write_refused(out, look)?;
         writeln!(out)?;
@@ -68,8 +72,9 @@ impl SearchReport<'_> {
         time.chain(self.no_network()).chain([TAKEN.to_owned()])
     }
 
-    fn shown(&self, look: &Look) -> Table {
-        let rows: Vec<[String; 8]> = self.front().map(|row| self.figures(row)).collect();
+    fn shown<'r>(&self, shown: impl Iterator<Item = &'r SearchRow> + Clone, look: &Look) -> Table {
+        let rows: Vec<[String; 8]> = shown.clone().map(|row| self.figures(row)).collect();
+        let is_marked = !SearchReport::legend(shown.clone()).is_empty();
         // what no row has, has no column
         let has = FIGURES
             .iter()
@@ -82,9 +87,11 @@ impl SearchReport<'_> {
             let column = Column::right(title);
             if at > 1 { column.optional() } else { column }
         });
-        let mut table = Table::new(dimensions.chain(figures).collect());
-        for (row, figures) in self.front().zip(rows) {
+        let fits = is_marked.then(|| Column::left("fits"));
+        let mut table = Table::new(dimensions.chain(fits).chain(figures).collect());
+        for (row, figures) in shown.zip(rows) {
             let values = self.values(row).into_iter().map(|value| Cell::plain(look.name(&value.name)));
+            let values = values.chain(is_marked.then(|| Cell::plain(row.fits())));
             let figures = figures.into_iter().zip(&has).filter(|(_, has)| **has);
             table.row(values.chain(figures.map(|(cell, _)| Cell::plain(cell))).collect());
         }
@@ -128,11 +135,14 @@ impl SearchReport<'_> {
         }
     }
 
-    pub(super) fn write_markdown(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    pub(super) fn write_markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         writeln!(out, "**{}**\n", markdown::escaped(&self.counts_line()))?;
         if let (Some(line), Some(best)) = (self.best_line(), self.best()) {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
-            writeln!(out, "    {}\n", self.options_of(best))?;
+            for line in self.command_of(best).lines() {
+                writeln!(out, "    {line}")?;
+            }
+            writeln!(out)?;
         }
         writeln!(out, "{}\n", self.step_line(&markdown::escaped(self.name)))?;
         if let Some(plan) = self.plan {
@@ -142,13 +152,18 @@ impl SearchReport<'_> {
         if !self.front.is_empty() {
             writeln!(out, "{}\n", self.heading())?;
             let names: Vec<String> = self.dimensions.iter().map(|of| markdown::escaped(&of.name)).collect();
-            let columns: Vec<_> = names.iter().map(|name| Text(name)).chain(FIGURES.map(Figures)).collect();
+            let columns = names.iter().map(|name| Text(name)).chain([Text("fits")]);
+            let columns: Vec<_> = columns.chain(FIGURES.map(Figures)).collect();
             let row = |row: &SearchRow| {
                 let values = self.values(row).into_iter().map(|value| markdown::escaped(&value.name));
-                values.chain(self.figures(row)).collect()
+                values.chain([row.fits()]).chain(self.figures(row)).collect()
             };
-            markdown::table(out, &columns, &self.front().map(row).collect::<Vec<_>>())?;
+            let (rows, more) = self.shown_front(look);
+            markdown::table(out, &columns, &rows.clone().map(row).collect::<Vec<_>>())?;
             writeln!(out)?;
+            for line in more.as_deref().into_iter().chain(SearchReport::legend(rows)) {
+                writeln!(out, "{}\n", markdown::escaped(line))?;
+            }
         }
         if !self.refused.is_empty() {
             let row = |(count, reason): (String, String)| vec![count, markdown::escaped(&reason)];
