@@ -14,6 +14,9 @@ use peakledger_report::{Format, Look};
 use std::io::IsTerminal;
 use std::path::Path;
 
+/// Where `--help` lists options of the verb's own that follow those of a step.
+pub(crate) const IN_OPTIONS: Option<&str> = None;
+
 /// Reads the name of an input: a file, or `-`.
 pub(crate) fn input() -> impl TypedValueParser<Value = Input> {
     PathBufValueParser::new().map(Input::of)

@@ -2,7 +2,7 @@
 
 use super::search;
 use crate::Answer;
-use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, architecture, model};
+use crate::args::{IN_OPTIONS, ListArgs, Model, OutputArgs, alloc_conf, architecture, model};
 use crate::from::{FromArgs, Given};
 use crate::search_args::SearchArgs;
 use crate::side_by_side::side_by_side;
@@ -35,23 +35,23 @@ pub(crate) struct Args {
     #[command(flatten)]
     given: Given,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount with its unit, as in 24GiB
-    #[arg(long, value_name = "NAME|SIZE")]
+    #[arg(long, value_name = "NAME|SIZE", help_heading = IN_OPTIONS)]
     gpu: Option<String>,
     /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
     /// torch's]
-    #[arg(long, value_name = "KEY:VALUE,…")]
+    #[arg(long, value_name = "KEY:VALUE,…", help_heading = IN_OPTIONS)]
     alloc_conf: Option<String>,
     /// Exit with 1 if the step does not fit as it is given
-    #[arg(long)]
+    #[arg(long, help_heading = IN_OPTIONS)]
     exit_code: bool,
     /// An offload that saves less than this share of the device peak is rejected
-    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=100), help_heading = IN_OPTIONS)]
     offload_min_saving: u8,
     /// An offload whose copies take longer than this share of the step's theoretical time is to be tuned
-    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(0..=100), help_heading = IN_OPTIONS)]
     offload_max_time: u8,
     /// Another way to run the step, beside the usual ones: "NAME: OPTIONS"; may be repeated
-    #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
+    #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true, help_heading = IN_OPTIONS)]
     candidates: Vec<String>,
     #[command(flatten)]
     search: SearchArgs,

@@ -1,7 +1,7 @@
 //! `peakledger plan`: predict what a training step will hold.
 
 use crate::Answer;
-use crate::args::{ListArgs, Model, OutputArgs, alloc_conf, architecture, model, target};
+use crate::args::{IN_OPTIONS, ListArgs, Model, OutputArgs, alloc_conf, architecture, model, target};
 use crate::from::{FromArgs, Given, Resolved};
 use crate::output::{self, Output, Target};
 use crate::post_training_args::PostTrainingArgs;
@@ -33,33 +33,33 @@ pub(crate) struct Args {
     #[command(flatten)]
     post_training: PostTrainingArgs,
     /// The card to fit on: a name of `peakledger list gpus`, or an amount with its unit, as in 24GiB
-    #[arg(long, value_name = "NAME|SIZE")]
+    #[arg(long, value_name = "NAME|SIZE", help_heading = IN_OPTIONS)]
     pub(super) gpu: Option<String>,
     /// The caching allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them: expandable_segments:True, say [default:
     /// torch's]
-    #[arg(long, value_name = "KEY:VALUE,…")]
+    #[arg(long, value_name = "KEY:VALUE,…", help_heading = IN_OPTIONS)]
     alloc_conf: Option<String>,
     /// Exit with 1 if it does not fit the card of --gpu
-    #[arg(long)]
+    #[arg(long, help_heading = IN_OPTIONS)]
     pub(super) exit_code: bool,
     /// Another way to run the step, to be compared: "NAME: OPTIONS"; may be repeated
-    #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true)]
+    #[arg(long = "candidate", value_name = "NAME: OPTIONS", allow_hyphen_values = true, help_heading = IN_OPTIONS)]
     candidates: Vec<String>,
     /// Compare with what people usually change of a step too: recompute, LoRA, half the batch twice as often, and the like
-    #[arg(long = "candidates", value_enum, value_name = "KIND")]
+    #[arg(long = "candidates", value_enum, value_name = "KIND", help_heading = IN_OPTIONS)]
     usual: Option<UsualArg>,
     /// Say how a number came about: a contributor as the plan lists it, a category, a module or state, cut short or with `*`
-    #[arg(long, value_name = "STATE", conflicts_with_all = ["candidates", "usual", "save"])]
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["candidates", "usual", "save"], help_heading = IN_OPTIONS)]
     explain: Option<String>,
     /// The steps to show
-    #[arg(long = "step", value_enum, default_value_t = StepArg::Both, value_name = "STEP")]
+    #[arg(long = "step", value_enum, default_value_t = StepArg::Both, value_name = "STEP", help_heading = IN_OPTIONS)]
     shown: StepArg,
     /// Save the step's ledger for `show` and `compare`; the steady step unless --step first
-    #[arg(long, value_name = "FILE", value_parser = target())]
+    #[arg(long, value_name = "FILE", value_parser = target(), help_heading = IN_OPTIONS)]
     save: Option<Target>,
     /// Of many GPUs, the rank whose plan is shown: a number, worst for the one that needs most, or all for that one and the
     /// phases of every other [default: worst]
-    #[arg(long, value_name = "R|worst|all", allow_negative_numbers = true, value_parser = rank)]
+    #[arg(long, value_name = "R|worst|all", allow_negative_numbers = true, value_parser = rank, help_heading = IN_OPTIONS)]
     rank: Option<RankArg>,
     /// Draw the timeline in the table
     #[arg(long, help_heading = "Output")]

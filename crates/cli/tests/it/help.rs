@@ -61,3 +61,18 @@ fn the_examples_of_every_help_run() {
         }
     }
 }
+
+/// What a verb has of its own is listed first, not under the heading of what a step has.
+#[test]
+fn a_verbs_own_options_come_first() {
+    for (verb, own) in [
+        ("plan", &["--gpu <", "--exit-code", "--rank <", "--save <"][..]),
+        ("fit", &["--gpu <", "--exit-code"]),
+    ] {
+        let (_, help) = run(folder().path(), &format!("peakledger {verb} -h"));
+        let (before, _) = help.split_once("\nStep:").unwrap();
+        for option in own {
+            assert!(before.contains(option), "{option} of {verb}: {help}");
+        }
+    }
+}
