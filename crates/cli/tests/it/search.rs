@@ -315,17 +315,24 @@ fn rows_say_how_they_fit() {
     let out = bench.answer(&given);
     let blocks: Vec<&str> = out.split("\n\n").filter(|block| !block.starts_with("model  ")).collect();
     assert_snapshot!(blocks.join("\n\n"), @r"
-    tried 2 combinations: 0 cannot be, 0 do not fit 3433145088B, 2 fit
-    least: recompute full: 204.00 MiB to spare, on the edge
+    tried 1 combination: 0 cannot be, 0 do not fit 3433145088B, 1 fits
+    least: recompute none: 106.00 MiB to spare, on the edge, flushes its cache
       peakledger plan smollm2-135m --seq-len 256 --gpu 3433145088B \
-        --recompute=full --gradient-accumulation-steps 1
+        --recompute=none --gradient-accumulation-steps 1
+    note: 106.00 MiB to spare is less than drivers and libraries differ by: another
+          CUDA context, and it does not fit
+    note: the weights are planned in fp32, as --precision bf16-mixed has them; the
+          model's config says bf16, in which transformers 5 loads it:
+          --weights-dtype bf16 plans that
     smollm2-135m: 134,515,008 parameters; 1 sequence in a step
 
     the one that takes least; there is no time, as the card's rates are not known
-    recompute  fits     takes      peak
-    full       edge  3.00 GiB  2.52 GiB
+    recompute  fits              takes      peak
+    none       edge, flushes  3.09 GiB  2.52 GiB
     edge: less is to spare than a CUDA context is taken for; with other drivers or
     libraries it may not fit
+    flushes: it fits once the allocator gives back all that it has cached, and the
+    step waits for that
 
     the reserved bytes of what is shown come from replaying the caching allocator,
     and so do those of what fits with less to spare than a quarter of what it takes,
@@ -336,6 +343,21 @@ fn rows_say_how_they_fit() {
     let csv = bench.answer(&format!("{given} --format csv"));
     assert!(csv.lines().next().unwrap().contains(",fits,on_the_edge,"), "{csv}");
     assert!(bench.answer(&format!("{given} --format markdown")).contains("| fits |"));
+}
+
+/// What has to be known of the best row is said beside it, what was not understood of a config among it.
+#[test]
+fn caveats_stand_beside_the_best_row() {
+    let config = json!({"output_dir": "out", "per_device_train_batch_size": 2, "bf16": true, "gradient_acumulation_steps": 4});
+    let bench = bench().file("args.json", config.to_string());
+    let given = "--from args.json --gpu t4";
+    let found = search(&bench, given, &["recompute=none,full"]);
+    let caveats = found["caveats"].as_array().unwrap();
+    let says = "`gradient_acumulation_steps` (did you mean `gradient_accumulation_steps`?) is not understood, and may change memory: see `not read`";
+    assert!(caveats.contains(&json!(says)) && caveats.len() == 2, "{caveats:?}");
+    let table = text(&bench, given, &["recompute=none,full"]);
+    let (_, beside) = table.split_once("\nnote: ").unwrap();
+    assert!(beside.replace("\n      ", " ").contains(says), "{table}");
 }
 
 /// Gradient accumulation that differs between rows is said once, with the option that sets the sequences of a step.

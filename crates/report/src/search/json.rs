@@ -25,6 +25,8 @@ struct SearchJson<'a> {
     /// Those that can be: first those that fit, the quickest first.
     rows: Vec<RowJson<'a>>,
     not_possible: Vec<RefusedJson<'a>>,
+    /// What must be known beside the best row.
+    caveats: Vec<String>,
     not_counted: Vec<&'static str>,
     /// Where the options came from, if configs were read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,6 +115,7 @@ impl SearchReport<'_> {
                     cause: &refused.cause,
                 })
                 .collect(),
+            caveats: self.caveats(),
             not_counted: self.not_counted(),
             from: self.origins,
         };

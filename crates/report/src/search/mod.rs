@@ -6,7 +6,7 @@ mod table;
 
 use crate::figures::{count, spare_or_too_much};
 use crate::plan::grouped;
-use crate::verdict::short_answer;
+use crate::verdict::{caveats, short_answer};
 use crate::{Look, Origins, Report, csv_table};
 use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem};
@@ -280,6 +280,14 @@ impl SearchReport<'_> {
     /// The row that is said first.
     fn best(&self) -> Option<&SearchRow> {
         self.front().next().or_else(|| self.closest())
+    }
+
+    /// What must be known beside the best row.
+    fn caveats(&self) -> Vec<String> {
+        let best = self.plan.zip(self.best());
+        let caveats =
+            best.map(|(plan, row)| caveats(plan, Some(self.card), Some(row.tried.verdict), self.origins));
+        caveats.unwrap_or_default()
     }
 
     /// The whole command that plans a row.

@@ -22,6 +22,9 @@ impl SearchReport<'_> {
             text(out, look.verdict(fits), &look.name(&line))?;
             command_line::write(out, look, &self.command_of(best))?;
         }
+        for line in self.caveats() {
+            entry(out, look, Style::new(), "note: ", &look.text(&line))?;
+        }
         text(out, look.faint(), &self.step_line(&look.name(self.name)))?;
         if let Some(plan) = self.plan {
             writeln!(out)?;
@@ -143,6 +146,9 @@ impl SearchReport<'_> {
                 writeln!(out, "    {line}")?;
             }
             writeln!(out)?;
+        }
+        for line in self.caveats() {
+            writeln!(out, "Note: {}\n", markdown::escaped(&line))?;
         }
         writeln!(out, "{}\n", self.step_line(&markdown::escaped(self.name)))?;
         if let Some(plan) = self.plan {
