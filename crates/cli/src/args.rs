@@ -114,7 +114,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     all: bool,
     /// Show this many entries of long lists
-    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "all", allow_negative_numbers = true, value_parser = crate::usage::count::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "all", allow_negative_numbers = true, value_parser = crate::parsers::count::<usize>)]
     top: usize,
 }
 

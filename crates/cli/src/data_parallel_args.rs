@@ -1,7 +1,7 @@
 //! The options of data parallel ranks: what DDP, FSDP2 and ZeRO are told.
 
+use crate::parsers;
 use crate::step_args::OwnDtypeArg;
-use crate::usage;
 use clap::Args;
 use peakledger_plan::parallel::{DataParallel, ZeroSizes};
 
@@ -13,28 +13,28 @@ pub(crate) struct DataParallelArgs {
     #[arg(long, value_enum, value_name = "TYPE")]
     reduce_dtype: Option<OwnDtypeArg>,
     /// Reduce gradients after each micro-batch, not after the last alone (accelerate's sync_each_batch)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     sync_each_batch: Option<bool>,
     /// Gradients lie in the buckets that DDP reduces (gradient_as_bucket_view)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     ddp_bucket_view: Option<bool>,
     /// Numbers of ZeRO's bucket of gradients (reduce_bucket_size) [default: 500000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::numbers)]
     zero_reduce_bucket_size: Option<u64>,
     /// ZeRO reduces a bucket while another is filled (overlap_comm) [default: in stage 3]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     zero_overlap_comm: Option<bool>,
     /// Numbers that ZeRO-3 fetches ahead of use (stage3_prefetch_bucket_size) [default: 50000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::numbers)]
     zero_prefetch_bucket_size: Option<u64>,
     /// ZeRO-3 keeps parameters of fewer numbers whole (stage3_param_persistence_threshold) [default: 100000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::numbers)]
     zero_param_persistence_threshold: Option<u64>,
     /// Numbers that ZeRO-3 gathers at once at most (stage3_max_live_parameters) [default: 1000000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::numbers)]
     zero_max_live_parameters: Option<u64>,
     /// Numbers of the parameters that ZeRO-3 steps together (sub_group_size) [default: 1000000000]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::numbers)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::numbers)]
     zero_sub_group_size: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! The options that spread a training step over many GPUs.
 
 use crate::data_parallel_args::DataParallelArgs;
-use crate::usage;
+use crate::parsers;
 use crate::values::values;
 use clap::Args;
 use peakledger_input::Problem;
@@ -12,10 +12,10 @@ use peakledger_plan::parallel::{CpComm, Parallel, RotateMethod, Schedule, Shardi
 #[command(next_help_heading = "Many GPUs")]
 pub(crate) struct ParallelArgs {
     /// All GPUs [default: the product of the sizes]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     gpus: Option<u32>,
     /// Data parallel size [default: what --gpus leaves for it]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     dp: Option<u32>,
     /// DeepSpeed's ZeRO stage [default: 0]; with --stack megatron, 1 is its distributed optimizer
     #[arg(long, value_enum, value_name = "STAGE")]
@@ -24,62 +24,62 @@ pub(crate) struct ParallelArgs {
     #[arg(long, value_enum, value_name = "STRATEGY")]
     fsdp: Option<FsdpArg>,
     /// Tensor parallel size [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     tp: Option<u32>,
     /// Sequence parallel: what lies between the matrices is split by sequence over the tensor parallel ranks
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     sp: Option<bool>,
     /// Loss parallel: logits stay split by vocabulary over the tensor parallel ranks, and the loss takes them so
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     loss_parallel: Option<bool>,
     /// Pipeline parallel size: stages of layers [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     pp: Option<u32>,
     /// In which order a stage runs its micro-batches [default: 1f1b; interleaved with --virtual-stages]
     #[arg(long, value_enum, value_name = "NAME")]
     schedule: Option<ScheduleArg>,
     /// Parts of layers in a stage [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     virtual_stages: Option<u32>,
     /// Layers of the first stage [default: as many as the others]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     decoder_first_pipeline_num_layers: Option<u32>,
     /// Layers of the last stage [default: as many as the others]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     decoder_last_pipeline_num_layers: Option<u32>,
     /// Context parallel size: a sequence is split over so many ranks [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     cp: Option<u32>,
     /// How keys and values come to context parallel ranks (torch's `set_rotate_method`) [default: allgather]
     #[arg(long, value_enum, value_name = "METHOD")]
     cp_rotate_method: Option<RotateArg>,
     /// Whether each context parallel rank has a part from the front of the sequence and one from its back [default: as torch
     /// has it, where 2 × --cp divides the length]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     cp_load_balance: Option<bool>,
     /// How context parallel ranks of --stack megatron attend to each other's parts: p2p goes round with keys and values, a2a gives each some heads
     /// of the whole sequence [default: p2p]
     #[arg(long, value_enum, value_name = "TYPE")]
     cp_comm_type: Option<CpCommArg>,
     /// Expert parallel size [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     ep: Option<u32>,
     /// Expert tensor parallel size [default: --tp; 1 where --ep spreads transformers' experts]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     etp: Option<u32>,
     /// GPUs of a node, to which ranks are dealt out in their order [default: 8, as HGX and DGX machines have]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     gpus_per_node: Option<u32>,
     /// Data parallel ranks that hybrid_shard shards over [default: those of a node]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     dp_shard_size: Option<u32>,
     /// Gb/s of the network between nodes for each GPU: what a node has, by its GPUs [default: what NVIDIA's DGX machine with
     /// the card of --gpu has]
-    #[arg(long, value_name = "GBPS", allow_negative_numbers = true, value_parser = usage::gbps)]
+    #[arg(long, value_name = "GBPS", allow_negative_numbers = true, value_parser = parsers::gbps)]
     network_gbps_per_gpu: Option<u64>,
     /// What the communicator of a process group takes of a card, outside the allocator [default: 544 MiB for two ranks, 688 MiB
     /// for more, as measured on A100s]
-    #[arg(long, value_name = "SIZE", value_parser = usage::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parsers::size)]
     nccl_bytes_per_group: Option<u64>,
     /// Whose modules run the step [default: transformers]
     #[arg(long, value_enum, value_name = "NAME")]

@@ -1,7 +1,7 @@
 //! The options of post-training: a rollout and passes that score it, around the training step.
 
+use crate::parsers;
 use crate::step_args::DtypeArg;
-use crate::usage;
 use clap::{Args, ValueEnum};
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::post_training::{Algorithm, Engine, OffloadBetween, PostTraining, Vllm};
@@ -14,16 +14,16 @@ pub(crate) struct PostTrainingArgs {
     #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["candidates", "usual", "explain", "shown", "alloc_conf", "rank", "files"])]
     post_training: Option<AlgorithmArg>,
     /// Tokens of a prompt [default: 512]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>, requires = "post_training")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     prompt_len: Option<u64>,
     /// Tokens of a response [default: 512, TRL's max_completion_length]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>, requires = "post_training")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     response_len: Option<u64>,
     /// Responses to a prompt that GRPO compares (num_generations) [default: 8]
-    #[arg(long, value_name = "G", allow_negative_numbers = true, value_parser = usage::count::<u64>, requires = "post_training")]
+    #[arg(long, value_name = "G", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     group_size: Option<u64>,
     /// Sequences of a rollout on this GPU [default: as many as a step trains on, a group at least]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>, requires = "post_training")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     rollout_sequences: Option<u64>,
     /// Who samples: generate() of transformers with the trained weights, or vLLM on the same card with its own [default: hf]
     #[arg(long, value_enum, value_name = "NAME", requires = "post_training")]
@@ -44,7 +44,7 @@ pub(crate) struct PostTrainingArgs {
     #[arg(long, value_enum, value_name = "TYPE", requires = "post_training")]
     reference_dtype: Option<DtypeArg>,
     /// A reward model of the actor's architecture is on the card [default: for ppo]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag(), requires = "post_training")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag(), requires = "post_training")]
     reward_model: Option<bool>,
     /// What waits on the host between the phases that need it: actor, optimizer, reference, reward, critic, several with
     /// commas between (param_offload and optimizer_offload of verl) [default: none]

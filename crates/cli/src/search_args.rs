@@ -1,8 +1,8 @@
 //! What `fit` is asked to search: which values of which options, in every combination.
 
 use crate::combinations::{Combinations, Value, Varied};
+use crate::parsers;
 use crate::step_args::StepArgs;
-use crate::usage;
 use crate::usual_values::usual_values;
 use clap::Args;
 use peakledger_input::{Problem, quoted};
@@ -23,7 +23,7 @@ pub(crate) struct SearchArgs {
     among: Vec<String>,
     /// Sequences of a step, those of all ranks together, in every combination [default: as many as the step has as it is
     /// given]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>)]
     global_batch_size: Option<u64>,
 }
 

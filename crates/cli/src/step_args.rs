@@ -1,6 +1,8 @@
 //! The options of a training step: what `plan` takes, and what each of its candidates may change.
 
+use crate::lora_arg::LoraArg;
 use crate::parallel_args::ParallelArgs;
+use crate::parsers;
 use crate::usage::{self, Asker};
 use crate::values::values;
 use clap::parser::ValueSource;
@@ -8,25 +10,24 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use peakledger_input::{Place, Problem, quoted};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::options::{
-    Attention, Experts, Frozen, HoldOutputs, Lora, LoraTargets, Offload, OptimizerImpl, OptimizerKind,
-    Options, Precision, Quantize, Recompute,
+    Attention, Experts, Frozen, HoldOutputs, Offload, OptimizerImpl, OptimizerKind, Options, Precision,
+    Quantize, Recompute,
 };
 use peakledger_plan::parallel::Stack;
 use peakledger_plan::{Dtype, Layers};
-use std::str::FromStr;
 
 /// How the step is run. Nothing here has a default of clap's, so that a candidate changes only what it names.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Step")]
 pub(crate) struct StepArgs {
     /// Sequences in a micro-batch [default: 1]
-    #[arg(long, visible_alias = "batch", value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, visible_alias = "batch", value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>)]
     micro_batch_size: Option<u64>,
     /// Tokens in a sequence [default: 2048, or the model's limit if smaller]
-    #[arg(long, visible_alias = "seq", value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u64>)]
+    #[arg(long, visible_alias = "seq", value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>)]
     seq_len: Option<u64>,
     /// Micro-batches in a step [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     gradient_accumulation_steps: Option<u32>,
     /// Types of weights and compute; *-mixed is fp32 weights under autocast [default: bf16-mixed]
     #[arg(long, value_enum, value_name = "TYPE")]
@@ -41,7 +42,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_enum, value_name = "KIND")]
     optimizer_impl: Option<OptimizerImplArg>,
     /// The momentum of SGD; 0 keeps no buffer [default: 0]
-    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = usage::momentum)]
+    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = parsers::momentum)]
     momentum: Option<f64>,
     /// How attention is computed [default: sdpa]
     #[arg(long, value_enum, value_name = "KIND")]
@@ -50,31 +51,31 @@ pub(crate) struct StepArgs {
     #[arg(long, value_enum, value_name = "KIND")]
     attention_mask: Option<AttentionMaskArg>,
     /// Repeat keys and values for all heads before the attention kernel is called
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     expand_kv: Option<bool>,
     /// How the experts of a layer are run: by one grouped product, or one after the other [default: grouped_mm]
     #[arg(long, value_enum, value_name = "KIND")]
     experts: Option<ExpertsArg>,
     /// The load of the busiest expert over the mean, as eager experts feel it (1 + MaxVio); with --ep, the rows that the
     /// rank's experts receive over those that it sends [default: 1]
-    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = usage::imbalance)]
+    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = parsers::imbalance)]
     expert_imbalance: Option<f64>,
     /// What is computed again in backward instead of kept: none, full, every:N for a checkpoint per N layers, layers:SET for
     /// a checkpoint each for some layers (layers:0-11+20) or for the first N of each stage (block:N), or selective for all but the products of linear modules and fused attention [default: none]
-    #[arg(long, value_name = "KIND", value_parser = usage::recompute)]
+    #[arg(long, value_name = "KIND", value_parser = parsers::recompute)]
     recompute: Option<Recompute>,
     /// The same as --recompute full
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag(), conflicts_with = "recompute")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag(), conflicts_with = "recompute")]
     gradient_checkpointing: Option<bool>,
     /// What waits on the host while the device does not need it: activations, optimizer or parameters, or several with commas
     /// between; none for nothing [default: none]
-    #[arg(long, value_name = "WHAT,…", value_parser = usage::offload)]
+    #[arg(long, value_name = "WHAT,…", value_parser = parsers::offload)]
     offload: Option<Offload>,
     /// The layers whose activations wait on the host, as in 0-11+20 [default: all, with --offload activations]
     #[arg(long, value_name = "SET")]
     offload_layers: Option<Layers>,
     /// How many layers ahead of the computation copies to and from the host run [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>)]
     offload_prefetch: Option<u32>,
     /// Sum gradients in a persistent buffer of that type (Megatron's main_grad); none for no buffer
     #[arg(long, value_enum, value_name = "TYPE")]
@@ -84,7 +85,7 @@ pub(crate) struct StepArgs {
     master_weights: Option<OwnDtypeArg>,
     /// Do not train these parts of the model: names of modules with + between, of a list of layers some with a range, as in
     /// model.embed_tokens+model.layers.0-15; none trains all [default: none]
-    #[arg(long, value_name = "NAME+…", value_parser = usage::freeze)]
+    #[arg(long, value_name = "NAME+…", value_parser = parsers::freeze)]
     freeze: Option<Parts>,
     /// Train adapters, the model frozen: r=16, with dropout=0, dtype=fp32 and targets=all-linear where they are left
     /// out, as in r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj; save=embed_tokens+lm_head trains copies of these in their
@@ -96,16 +97,16 @@ pub(crate) struct StepArgs {
     #[arg(long, value_enum, value_name = "KIND")]
     quantize: Option<QuantizeArg>,
     /// What stays unquantized becomes fp32 (peft's prepare_model_for_kbit_training)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     prepare_for_kbit: Option<bool>,
     /// Clip gradients by their norm
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     clip_grad_norm: Option<bool>,
     /// The model is passed the labels and computes the loss itself, still holding its last hidden states
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     loss_in_model: Option<bool>,
     /// Head and loss as one op that makes logits in pieces (Liger's fused linear cross entropy)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = usage::flag())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = parsers::flag())]
     fused_loss: Option<bool>,
     /// The loop keeps the model's output until backward ends, or until the step does
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "backward", value_name = "UNTIL")]
@@ -262,84 +263,6 @@ fn usual_types(stack: Stack) -> Options {
 /// Parts of a model.
 #[derive(Clone)]
 pub(crate) struct Parts(pub(crate) Vec<Frozen>);
-
-/// A type by its name.
-fn half_or_whole(name: &str) -> Option<Dtype> {
-    match name {
-        "fp32" => Some(Dtype::F32),
-        "bf16" => Some(Dtype::Bf16),
-        "fp16" => Some(Dtype::F16),
-        _ => None,
-    }
-}
-
-/// `r=16,alpha=32,dropout=0.05,dtype=fp32,targets=q_proj+v_proj`, or none; alpha changes no byte.
-#[derive(Clone)]
-struct LoraArg(Option<Lora>);
-
-impl FromStr for LoraArg {
-    type Err = Problem;
-
-    fn from_str(text: &str) -> Result<LoraArg, Problem> {
-        let wrong = |cause: String| Problem::anywhere(cause).mend(usage::LORA);
-        if usage::is_without(text) {
-            return Ok(LoraArg(None));
-        }
-        let mut lora = Lora { rank: 0, ..Lora::default() };
-        if text.trim().is_empty() {
-            return Err(wrong("its value is missing".to_owned()));
-        }
-        let mut seen = Vec::new();
-        for part in text.split(',').map(str::trim) {
-            let Some((key, value)) = part.split_once('=') else {
-                return Err(wrong(format!("{} is not KEY=VALUE", quoted(part))));
-            };
-            let is = |what: &str| wrong(format!("`{key}` is {what}, not {}", quoted(value)));
-            match key {
-                "r" => match value.parse::<u64>() {
-                    Ok(rank @ 1..=65_536) => lora.rank = rank,
-                    _ => return Err(is("a whole number from 1 to 65536")),
-                },
-                "alpha" => drop(value.parse::<f64>().map_err(|_| is("a number"))?),
-                "dropout" => match value.parse::<f64>() {
-                    Ok(dropout) if (0.0..1.0).contains(&dropout) => lora.dropout = dropout,
-                    _ => return Err(is("a number from 0 to below 1")),
-                },
-                "dtype" => {
-                    lora.dtype = half_or_whole(value).ok_or_else(|| is("fp32, bf16 or fp16"))?;
-                }
-                "targets" if value == "all-linear" => lora.targets = LoraTargets::AllLinear,
-                "targets" => {
-                    let names = value.split('+').map(|name| name.trim().to_owned()).collect();
-                    lora.targets = LoraTargets::Named(names);
-                }
-                "save" => {
-                    // peft takes a path for the module at its end
-                    let name = |path: &str| path.rsplit('.').next().unwrap_or(path).trim().to_owned();
-                    lora.save = value.split('+').map(name).collect();
-                }
-                "save_dtype" => {
-                    lora.save_dtype = Some(half_or_whole(value).ok_or_else(|| is("fp32, bf16 or fp16"))?);
-                }
-                _ => {
-                    let cause = format!(
-                        "{} is none of r, alpha, dropout, dtype, targets, save, save_dtype",
-                        quoted(key)
-                    );
-                    return Err(wrong(cause));
-                }
-            }
-            if seen.contains(&key) {
-                return Err(wrong(format!("`{key}` is given twice")));
-            }
-            seen.push(key);
-        }
-        match lora.rank {
-            0 => Err(wrong("`r`, the rank, is missing".to_owned())),
-            _ => Ok(LoraArg(Some(lora))),
-        }
-    }
-}
 
 /// Another way to run the step.
 #[derive(Clone)]

@@ -3,8 +3,8 @@
 use super::found::{Ask, Found, LeftOut, ModelAsked, Origin, Setting, Unread};
 use super::{Given, Kind, Resolved, command, is_same};
 use crate::args::{self, Model};
+use crate::parsers::is_without;
 use crate::step_args::StepArgs;
-use crate::usage::is_without;
 use clap::{Command, FromArgMatches};
 use peakledger_input::{Input, Problem};
 use peakledger_report::{NotPlanned, NotRead, OriginFile, OriginKey, OriginOption, Origins};

@@ -4,9 +4,9 @@ use crate::Answer;
 use crate::args::{IN_OPTIONS, ListArgs, Model, OutputArgs, alloc_conf, architecture, model, target};
 use crate::from::{FromArgs, Given, Resolved};
 use crate::output::{self, Output, Target};
+use crate::parsers;
 use crate::post_training_args::PostTrainingArgs;
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
-use crate::usage;
 use crate::usual::{Change, OF_SAVED, changes, together};
 use clap::{Command, ValueEnum};
 use peakledger_allocator::Settings;
@@ -89,7 +89,7 @@ fn rank(text: &str) -> Result<RankArg, Problem> {
     match text {
         "worst" => Ok(RankArg::Worst),
         "all" => Ok(RankArg::All),
-        _ => usage::count(text).map(RankArg::Number).map_err(|_| {
+        _ => parsers::count(text).map(RankArg::Number).map_err(|_| {
             let problem = Problem::anywhere(format!("{} is no rank", quoted(text)));
             problem.mend("use a number from 0 on, worst or all")
         }),

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["device", "at", "events", "salvage", "phases", "save", "plot"])]
     oom_message: bool,
     /// Show this device alone
-    #[arg(long, value_name = "N", value_parser = crate::usage::count::<u32>)]
+    #[arg(long, value_name = "N", value_parser = crate::parsers::count::<u32>)]
     pub(super) device: Option<u32>,
     /// List the blocks in use just after this event, not those of the peak; -1 is before the first
     #[arg(long, value_name = "EVENT", allow_negative_numbers = true, value_parser = moment)]

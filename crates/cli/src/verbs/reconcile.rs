@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_parser = input())]
     measured: Input,
     /// The step of the measurement, counted from 0 [default: the last; of a trace the last whole one]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = crate::usage::count::<u32>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = crate::parsers::count::<u32>)]
     measured_step: Option<u32>,
     /// Exit with 1 where a phase is further off than this: 1%, or 24MiB, or 1%,24MiB for whichever is more
     #[arg(long, value_name = "SHARE|SIZE", value_parser = tolerance)]

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
     /// The device of the snapshot [default: that with the most reserved bytes]
-    #[arg(long, value_name = "N", value_parser = crate::usage::count::<u32>)]
+    #[arg(long, value_name = "N", value_parser = crate::parsers::count::<u32>)]
     device: Option<u32>,
     /// Exit with 1 if it runs out of memory: under the settings of --alloc-conf, else under those of the file
     #[arg(long)]

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_open: bool,
     /// The port to listen at [default: a free one]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = crate::usage::count::<u16>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = crate::parsers::count::<u16>)]
     port: Option<u16>,
 }
 
