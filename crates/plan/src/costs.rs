@@ -3,7 +3,7 @@
 
 use crate::catalogue::Speeds;
 use crate::parallel::Parallel;
-use crate::torch::{Costs, Flops};
+use crate::torch::{Costs, Dtype, Flops};
 use std::fmt;
 
 /// A length of time, exact: 10⁻¹² seconds.
@@ -55,8 +55,10 @@ pub struct TheoreticalTime {
 /// Which rate there is none of, so that there is no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// Of a type that is multiplied, on the card.
-    Type,
+    /// All of the card, or no card is named.
+    Rates,
+    /// Of this type, in which the card has no products.
+    Type(Dtype),
     /// Of the network between nodes.
     Network,
 }
@@ -67,8 +69,8 @@ impl TheoreticalTime {
     /// # Errors
     /// Says which rate is not known.
     pub fn of(costs: &Costs, speeds: &Speeds, parallel: &Parallel) -> Result<TheoreticalTime, Unknown> {
-        let products = arithmetic(&costs.flops, speeds).ok_or(Unknown::Type)?;
-        let recompute = arithmetic(&costs.recomputed, speeds).ok_or(Unknown::Type)?;
+        let products = arithmetic(&costs.flops, speeds)?;
+        let recompute = arithmetic(&costs.recomputed, speeds)?;
         let moved = |bytes| at_rate(bytes, speeds.memory);
         let over_link = costs.host.to_host.saturating_add(costs.host.from_host);
         let host = at_rate(over_link, speeds.host_link.bytes_per_second());
@@ -95,11 +97,16 @@ impl TheoreticalTime {
 }
 
 /// How long these FLOPs take, each type at its rate.
-fn arithmetic(flops: &Flops, speeds: &Speeds) -> Option<u128> {
-    let types = [(flops.fp32, Some(speeds.fp32)), (flops.fp16, speeds.fp16), (flops.bf16, speeds.bf16)];
-    types.into_iter().try_fold(0_u128, |sum, (flops, rate)| match (flops, rate) {
-        (0, _) => Some(sum),
-        (flops, rate) => Some(sum.saturating_add(at_rate(flops, rate?))),
+fn arithmetic(flops: &Flops, speeds: &Speeds) -> Result<u128, Unknown> {
+    let types = [
+        (Dtype::F32, flops.fp32, Some(speeds.fp32)),
+        (Dtype::F16, flops.fp16, speeds.fp16),
+        (Dtype::Bf16, flops.bf16, speeds.bf16),
+    ];
+    types.into_iter().try_fold(0_u128, |sum, (dtype, flops, rate)| match (flops, rate) {
+        (0, _) => Ok(sum),
+        (flops, Some(rate)) => Ok(sum.saturating_add(at_rate(flops, rate))),
+        (_, None) => Err(Unknown::Type(dtype)),
     })
 }
 
@@ -142,7 +149,7 @@ mod tests {
     fn a_type_without_a_rate_has_no_time() {
         let speeds = card("t4").unwrap().speeds.unwrap();
         let bf16 = Costs { flops: Flops { bf16: 1, ..Flops::default() }, ..Costs::default() };
-        assert_eq!(of(&bf16, &speeds), Err(Unknown::Type));
+        assert_eq!(of(&bf16, &speeds), Err(Unknown::Type(Dtype::Bf16)));
         let fp16 = Costs { flops: Flops { fp16: 65, ..Flops::default() }, ..Costs::default() };
         assert_eq!(of(&fp16, &speeds).unwrap().step, Picoseconds(1));
     }

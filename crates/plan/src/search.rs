@@ -1,14 +1,12 @@
 //! One configuration among many: what it takes of a card and how long its step takes in theory. No plan is kept, so that
 //! ten thousand of them take no more memory than one.
 
-use crate::catalogue::{Card, Speeds};
+use crate::catalogue::Card;
 use crate::config::Architecture;
 use crate::fit::{Extent, Short};
 use crate::options::Options;
-use crate::parallel::Parallel;
-use crate::parallel::bubble::bubble;
-use crate::{Costs, Picoseconds, Plan, TheoreticalTime, Verdict};
-use peakledger_core::{Bytes, Phase};
+use crate::{Plan, RankCosts, Step, Verdict};
+use peakledger_core::Bytes;
 use peakledger_input::Problem;
 
 /// What is known of a configuration.
@@ -20,26 +18,8 @@ pub struct Tried {
     pub verdict: Verdict,
     /// What of that lies outside the allocator.
     pub outside: Bytes,
-    /// What the steady step costs the rank that takes longest.
-    pub costs: Costs,
-    /// How long the step takes, where the card's rates are known.
-    pub time: Option<StepTime>,
-}
-
-/// The least time of a step by the card's peak rates, its pipeline's waiting with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepTime {
-    /// Of the rank that takes longest.
-    pub slowest: TheoreticalTime,
-    /// How long the stages of the pipeline wait for each other.
-    pub bubble: Picoseconds,
-}
-
-impl StepTime {
-    /// The whole step.
-    pub fn step(&self) -> Picoseconds {
-        Picoseconds(self.slowest.step.0.saturating_add(self.bubble.0))
-    }
+    /// What the steady step costs the rank that takes longest, and how long the step takes.
+    pub slowest: RankCosts,
 }
 
 /// Plans a configuration, every class of ranks once, as far as its device peak and its costs stand on it; what a rank takes of
@@ -77,29 +57,15 @@ fn try_out_to(
     mut verdict: impl FnMut(&Plan) -> Verdict,
 ) -> Result<Tried, Problem> {
     let mut tried: Option<Tried> = None;
-    let (parallel, micro_batches) = (options.parallel.clone(), options.gradient_accumulation_steps);
     Short::of_each(architecture, options, extent, |short| {
-        let costs = short.costs();
+        let costs = RankCosts::of(short.plan(), Step::Steady, card.speeds.as_ref());
         let verdict = verdict(short.plan());
-        let time = card.speeds.as_ref().and_then(|speeds| {
-            let slowest = TheoreticalTime::of(&costs, speeds, &parallel).ok()?;
-            let [forward, backward] = passes(short, (&parallel, micro_batches), speeds)?;
-            Some(StepTime { slowest, bubble: bubble(&parallel, forward, backward) })
-        });
         let outside = short.plan().outside(Some(card));
-        let this = Tried { device_peak: short.device_peak(), verdict, outside, costs, time };
+        let this = Tried { device_peak: short.device_peak(), verdict, outside, slowest: costs };
         let so_far = tried.get_or_insert(this);
-        if verdict.needed > so_far.verdict.needed {
-            *so_far = Tried { costs: so_far.costs, time: so_far.time, ..this };
-        }
-        // a time that is not known may be any; without times by what is multiplied, which ranks share out as they do time
-        let length = |tried: &Tried| {
-            let time = tried.time.map(|time| time.slowest.step);
-            (time.is_none(), time, tried.costs.flops.total())
-        };
-        if length(&this) > length(so_far) {
-            (so_far.costs, so_far.time) = (costs, time);
-        }
+        let slowest = so_far.slowest.or_slower(costs);
+        let worst = if verdict.needed > so_far.verdict.needed { this } else { *so_far };
+        *so_far = Tried { slowest, ..worst };
     })?;
     match tried {
         Some(tried) => Ok(tried),
@@ -107,28 +73,14 @@ fn try_out_to(
     }
 }
 
-/// How long a micro-batch takes of a rank, forward and backward.
-fn passes(
-    short: &Short,
-    (parallel, micro_batches): (&Parallel, u32),
-    speeds: &Speeds,
-) -> Option<[Picoseconds; 2]> {
-    let of = |is_one: fn(&Phase) -> bool| {
-        let all =
-            TheoreticalTime::of(&short.costs_of(|phase| is_one(&phase.phase)), speeds, parallel).ok()?;
-        Some(Picoseconds(all.step.0 / u128::from(micro_batches.max(1))))
-    };
-    let forward = of(|phase| matches!(phase, Phase::Forward | Phase::Loss))?;
-    Some([forward, of(|phase| *phase == Phase::Backward)?])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dtype;
     use crate::catalogue::card;
     use crate::options::{Precision, Recompute};
-    use crate::parallel::{Schedule, Sharding, Shown, Stack, plan_ranks};
+    use crate::parallel::{Parallel, Schedule, Sharding, Shown, Stack, plan_ranks};
+    use crate::{Dtype, Fit, Picoseconds, TheoreticalTime};
+    use peakledger_core::Phase;
     use peakledger_input::Source;
 
     fn model() -> Architecture {
@@ -240,6 +192,28 @@ mod tests {
                 options.clip_grad_norm = true;
             }),
             of(4, 9, |options| options.parallel.tp = 2),
+            of(1, 2, |options| {
+                options.parallel.dp = Some(5);
+                options.parallel.sharding = Sharding::Zero1;
+            }),
+            of(1, 1, |options| {
+                options.precision = Precision::Bf16Mixed;
+                options.parallel.dp = Some(3);
+                options.parallel.sharding = Sharding::Zero2;
+            }),
+            of(1, 3, |options| {
+                options.parallel.dp = Some(7);
+                options.parallel.tp = 2;
+                options.parallel.sharding = Sharding::Zero2;
+            }),
+            of(1, 2, |options| {
+                options.parallel.dp = Some(3);
+                options.parallel.sharding = Sharding::Zero3;
+            }),
+            of(2, 4, |options| {
+                options.parallel.dp = Some(3);
+                options.parallel.sharding = Sharding::Zero1;
+            }),
             of(4, 9, |options| {
                 options.precision = Precision::Bf16Mixed;
                 options.clip_grad_norm = true;
@@ -255,17 +229,18 @@ mod tests {
         ] {
             let verdict = |plan: &Plan| Verdict::of(plan, &card, None);
             let tried = try_out(&model(), options.clone(), &card, verdict).unwrap();
-            let look = |plan: &Plan| (verdict(plan).needed, plan.steady.costs());
+            let look = |plan: &Plan| {
+                (verdict(plan).needed, RankCosts::of(plan, Step::Steady, card.speeds.as_ref()))
+            };
             let ranks = plan_ranks(&model(), &options, Shown::Worst, look).unwrap();
             assert_eq!(tried.verdict, verdict(&ranks.plan), "{options:?}");
             assert_eq!(tried.device_peak, ranks.plan.device_peak_in(None).phase.device_peak, "{options:?}");
-            let time = |costs: &Costs| {
-                TheoreticalTime::of(costs, card.speeds.as_ref().unwrap(), &options.parallel).unwrap().step
-            };
-            let slowest = ranks.each.iter().map(|(_, costs)| time(costs)).max().unwrap();
-            assert_eq!(tried.time.unwrap().slowest.step, slowest, "{options:?}");
+            let slowest = ranks.each.iter().map(|(_, costs)| *costs).reduce(RankCosts::or_slower);
+            assert_eq!(Some(tried.slowest), slowest, "{options:?}");
             let replayed = try_out_replayed(&model(), options.clone(), &card, verdict).unwrap();
-            assert_eq!((replayed.verdict, replayed.costs), (tried.verdict, tried.costs), "{options:?}");
+            assert_eq!((replayed.verdict, replayed.slowest), (tried.verdict, tried.slowest), "{options:?}");
+            let fit = Fit::of(&model(), options.clone(), &card, &verdict, &verdict).unwrap();
+            assert_eq!(fit.slowest, tried.slowest, "{options:?}");
         }
     }
 
@@ -276,7 +251,7 @@ mod tests {
         let speeds = card.speeds.as_ref().unwrap();
         let time = |options| {
             let tried = try_out(&model(), options, &card, |plan| Verdict::of(plan, &card, None)).unwrap();
-            tried.time.unwrap()
+            tried.slowest.time.unwrap()
         };
         assert_eq!(time(piped(1, 8)).bubble, Picoseconds(0));
         let look = |plan: &Plan| {

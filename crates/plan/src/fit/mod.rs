@@ -11,7 +11,7 @@ mod short;
 use crate::catalogue::Card;
 use crate::config::Architecture;
 use crate::options::Options;
-use crate::{Costs, Plan, Verdict};
+use crate::{Plan, RankCosts, Verdict};
 use boundary::{Boundary, Next, boundary};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
@@ -26,8 +26,8 @@ pub struct Fit {
     pub seq_len: u64,
     /// The device-level peak.
     pub device_peak: Bytes,
-    /// What a steady step costs apart from memory.
-    pub costs: Costs,
+    /// What a steady step costs the rank that takes longest, and how long the step takes.
+    pub slowest: RankCosts,
     /// Whether it fits.
     pub verdict: Verdict,
     /// The largest micro-batch of sequences as long as these.
@@ -90,12 +90,15 @@ impl Fit {
         quick: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Fit, Problem> {
         let planned = |extent| {
-            let planned = Short::of_worst(architecture, options.clone(), extent, verdict)?;
-            Ok((verdict(planned.plan()), planned))
+            let options = options.clone();
+            let speeds = card.speeds.as_ref();
+            let (planned, slowest) =
+                Short::of_worst_and_slowest(architecture, options, extent, verdict, speeds)?;
+            Ok((verdict(planned.plan()), planned, slowest))
         };
         // what may need most of the ranks is enough to say that it does not fit; a pipeline is replayed whole
-        let (taken, planned) = match planned(Extent::Peak)? {
-            (taken, few) if options.parallel.pp == 1 && !taken.fits() => (taken, few),
+        let (taken, planned, slowest) = match planned(Extent::Peak)? {
+            few if options.parallel.pp == 1 && !few.0.fits() => few,
             _ => planned(Extent::Replay)?,
         };
         let seq_len = planned.plan().seq_len;
@@ -105,7 +108,7 @@ impl Fit {
         Ok(Fit {
             seq_len,
             device_peak: planned.device_peak(),
-            costs: planned.costs(),
+            slowest,
             verdict: taken,
             micro_batch: search.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,

@@ -1,5 +1,6 @@
 //! A step planned with few of its micro-batches, which stand for all of them.
 
+use crate::catalogue::Speeds;
 use crate::config::Architecture;
 use crate::options::{HoldOutputs, Lora, LoraTargets, Offload, Options, Recompute};
 use crate::parallel::schedule::enough;
@@ -7,7 +8,7 @@ use crate::parallel::{
     Parallel, RankClass, Schedule, Shown, classes, classes_that_may_need_most, plan_classes,
 };
 use crate::plan::{Counted, plan_stage};
-use crate::{Costs, Plan, PlannedPhase, Verdict};
+use crate::{Plan, RankCosts, Step, Verdict};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
 
@@ -76,11 +77,32 @@ impl Short {
         extent: Extent,
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Short, Problem> {
+        Ok(Short::of_worst_and_slowest(architecture, options, extent, verdict, None)?.0)
+    }
+
+    /// The same, and what the whole steady step costs the rank that takes longest.
+    ///
+    /// # Errors
+    /// As [`Short::of_worst`].
+    pub(crate) fn of_worst_and_slowest(
+        architecture: &Architecture,
+        options: Options,
+        extent: Extent,
+        verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
+        speeds: Option<&Speeds>,
+    ) -> Result<(Short, RankCosts), Problem> {
         let (options, left_out) = extent.shortened(architecture, options)?;
         let classes = extent.classes(architecture, &options)?;
-        let look = |plan: &Plan| (verdict(plan).needed, ());
+        let look = |plan: &Plan| {
+            let costs = RankCosts::of_all(plan, Step::Steady, speeds, left_out);
+            (verdict(plan).needed, costs)
+        };
         let ranks = plan_classes(architecture, &options, classes, Shown::Worst, look)?;
-        Ok(Short(Plan { left_out, ..ranks.plan }))
+        let slowest = ranks.each.iter().map(|(_, costs)| *costs).reduce(RankCosts::or_slower);
+        match slowest {
+            Some(slowest) => Ok((Short(Plan { left_out, ..ranks.plan }), slowest)),
+            None => unreachable!("a world has a rank"),
+        }
     }
 
     /// Looks at those of every class of ranks, one after the other; each is let go of before the next is planned. Classes that
@@ -116,20 +138,6 @@ impl Short {
     /// The device-level peak of the whole step; a size past 64 bits saturates, which no card has.
     pub(crate) fn device_peak(&self) -> Bytes {
         self.0.device_peak_of_all(None).unwrap_or(Bytes::new(u64::MAX))
-    }
-
-    /// What the whole steady step costs.
-    pub(crate) fn costs(&self) -> Costs {
-        self.costs_of(|_| true)
-    }
-
-    /// What some phases of the whole steady step cost.
-    pub(crate) fn costs_of(&self, is_one: impl Fn(&PlannedPhase) -> bool) -> Costs {
-        let phases = || self.0.steady.phases.iter().filter(|phase| is_one(phase));
-        let planned: Costs = phases().map(|phase| phase.costs).sum();
-        let again: Costs =
-            phases().filter(|phase| phase.micro_batch == Some(1)).map(|phase| phase.costs).sum();
-        planned + again.times(self.0.left_out)
     }
 }
 
@@ -199,7 +207,7 @@ mod tests {
                 whole.device_peak_in(None).phase.device_peak,
                 "{schedule:?}, {pp}"
             );
-            assert_eq!(short.costs(), whole.steady.costs(), "{schedule:?}, {pp}");
+            assert_eq!(RankCosts::of(&short.0, Step::Steady, None).costs, whole.steady.costs(), "{schedule:?}, {pp}");
         }
     }
 
@@ -236,7 +244,7 @@ mod tests {
                 let short = Short::of_worst(&tiny(), options.clone(), Extent::Peak, &by_device_peak).unwrap();
                 let whole = plan(tiny(), options.clone()).unwrap();
                 assert_eq!(short.device_peak(), whole.device_peak_in(None).phase.device_peak, "{options:?}");
-                assert_eq!(short.costs(), whole.steady.costs(), "{options:?}");
+                assert_eq!(RankCosts::of(&short.0, Step::Steady, None).costs, whole.steady.costs(), "{options:?}");
             }
         }
     }
