@@ -20,7 +20,7 @@ pub(crate) const FIT: &str = "\
 Examples:
   peakledger fit qwen3-8b --gpu rtx-4090 --precision bf16 --lora r=16
   peakledger fit --from axolotl.yaml --gpu rtx-4090
-  peakledger fit llama-3.2-1b --gpu t4 --gpus 4 --search";
+  peakledger fit llama-3.2-1b --gpu t4 --gpus 4 --precision fp16-mixed --search";
 
 pub(crate) const READ: &str = "\
 Examples:

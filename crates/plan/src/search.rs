@@ -79,8 +79,7 @@ mod tests {
     use crate::catalogue::card;
     use crate::options::{Precision, Recompute};
     use crate::parallel::{Parallel, Schedule, Sharding, Shown, Stack, plan_ranks};
-    use crate::{Dtype, Fit, Picoseconds, TheoreticalTime};
-    use peakledger_core::Phase;
+    use crate::{Dtype, Fit};
     use peakledger_input::Source;
 
     fn model() -> Architecture {
@@ -229,9 +228,8 @@ mod tests {
         ] {
             let verdict = |plan: &Plan| Verdict::of(plan, &card, None);
             let tried = try_out(&model(), options.clone(), &card, verdict).unwrap();
-            let look = |plan: &Plan| {
-                (verdict(plan).needed, RankCosts::of(plan, Step::Steady, card.speeds.as_ref()))
-            };
+            let look =
+                |plan: &Plan| (verdict(plan).needed, RankCosts::of(plan, Step::Steady, card.speeds.as_ref()));
             let ranks = plan_ranks(&model(), &options, Shown::Worst, look).unwrap();
             assert_eq!(tried.verdict, verdict(&ranks.plan), "{options:?}");
             assert_eq!(tried.device_peak, ranks.plan.device_peak_in(None).phase.device_peak, "{options:?}");
@@ -242,37 +240,6 @@ mod tests {
             let fit = Fit::of(&model(), options.clone(), &card, &verdict, &verdict).unwrap();
             assert_eq!(fit.slowest, tried.slowest, "{options:?}");
         }
-    }
-
-    /// 1F1B waits for `(p - 1) / m` of what its micro-batches take, by the whole plan of the stage that takes longest.
-    #[test]
-    fn a_pipeline_waits() {
-        let card = card("h100-80gb").unwrap();
-        let speeds = card.speeds.as_ref().unwrap();
-        let time = |options| {
-            let tried = try_out(&model(), options, &card, |plan| Verdict::of(plan, &card, None)).unwrap();
-            tried.slowest.time.unwrap()
-        };
-        assert_eq!(time(piped(1, 8)).bubble, Picoseconds(0));
-        let look = |plan: &Plan| {
-            let of = |is_one: fn(&Phase) -> bool| {
-                let phases = plan.steady.phases.iter().filter(|phase| is_one(&phase.phase));
-                TheoreticalTime::of(&phases.map(|phase| phase.costs).sum(), speeds, &Parallel::default())
-                    .unwrap()
-                    .step
-                    .0
-            };
-            let forward = of(|phase| [Phase::Forward, Phase::Loss].contains(phase));
-            (
-                plan.device_peak().phase.device_peak,
-                (of(|_| true), forward, of(|phase| *phase == Phase::Backward)),
-            )
-        };
-        let ranks = plan_ranks(&model(), &piped(4, 8), Shown::Worst, look).unwrap();
-        let slowest = ranks.each.iter().map(|(_, times)| *times).max().unwrap();
-        let found = time(piped(4, 8));
-        assert_eq!(found.bubble.0, 3 * (slowest.1 / 8 + slowest.2 / 8));
-        assert_eq!(found.step().0, slowest.0 + found.bubble.0);
     }
 
     #[test]

@@ -54,15 +54,20 @@ impl RankCosts {
         RankCosts { rank: parallel.rank, costs: spent.all, time }
     }
 
-    /// Those of the rank that takes longer; of equals this one. A time that is not known may be any; without times it is the
-    /// rank that computes more, which ranks share out as they do time.
+    /// Those of the rank that takes longer; of equals this one.
     #[must_use]
     pub fn or_slower(self, other: RankCosts) -> RankCosts {
+        if other.takes_longer_than(&self) { other } else { self }
+    }
+
+    /// Whether this rank takes longer. A time that is not known may be any; without times it is the rank that computes more,
+    /// which ranks share out as they do time.
+    pub fn takes_longer_than(&self, other: &RankCosts) -> bool {
         let length = |rank: &RankCosts| {
             let busy = rank.time.ok().map(|time| time.busy.step);
             (busy.is_none(), busy, rank.costs.flops.total())
         };
-        if length(&other) > length(&self) { other } else { self }
+        length(self) > length(other)
     }
 }
 
@@ -108,4 +113,102 @@ impl Spent {
 /// Whether a phase's name ends so: that of a stage's first part, or of a later one.
 fn is_of_a_part(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with("_part_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::card;
+    use crate::config::Architecture;
+    use crate::options::{Options, Precision};
+    use crate::parallel::{Schedule, Sharding, Shown, plan_ranks};
+    use crate::{Verdict, try_out};
+    use peakledger_input::Source;
+
+    fn model() -> Architecture {
+        let config = r#"{"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 64}"#;
+        Architecture::read(&Source::from_text("config.json", config)).unwrap()
+    }
+
+    fn options(micro_batches: u32, parallel: Parallel) -> Options {
+        let (seq_len, precision) = (Some(32), Precision::Bf16);
+        Options {
+            seq_len,
+            precision,
+            gradient_accumulation_steps: micro_batches,
+            parallel,
+            ..Options::default()
+        }
+    }
+
+    /// What a search says of a step, and what the whole plans of all its ranks do.
+    fn both(options: &Options) -> [RankCosts; 2] {
+        let card = card("h100-80gb").unwrap();
+        let tried = try_out(&model(), options.clone(), &card, |plan| Verdict::of(plan, &card, None)).unwrap();
+        let look = |plan: &Plan| {
+            let costs = RankCosts::of(plan, Step::Steady, card.speeds.as_ref());
+            (plan.device_peak().phase.device_peak, costs)
+        };
+        let ranks = plan_ranks(&model(), options, Shown::Worst, look).unwrap();
+        let slowest = ranks.each.iter().map(|(_, costs)| *costs).reduce(RankCosts::or_slower);
+        [tried.slowest, slowest.unwrap()]
+    }
+
+    /// The stages of a pipeline wait for what its schedule says of all passes of the rank that takes longest: those of every
+    /// part of a stage, and of weights that wait.
+    #[test]
+    fn a_pipeline_waits() {
+        let card = card("h100-80gb").unwrap();
+        let speeds = card.speeds.as_ref().unwrap();
+        for (schedule, virtual_stages, wait) in [
+            (Schedule::OneFOneB, 1, |[f, b, _]: [u128; 3]| 3 * (f + b)),
+            (Schedule::Gpipe, 1, |[f, b, _]| 3 * (f + b)),
+            (Schedule::Interleaved, 2, |[f, b, _]| 3 * (f + b) / 2),
+            (Schedule::ZbH1, 1, |[f, i, w]| 3 * (f + i - w)),
+            (Schedule::ZbH2, 1, |[f, i, w]| 3 * (f + i).saturating_sub(2 * w)),
+            (Schedule::DualPipe, 1, |[f, b, w]| f + 2 * (b + w) - (b + w) / 2 * 3),
+        ] as [(_, _, fn([u128; 3]) -> u128); 6]
+        {
+            let options = options(8, Parallel { pp: 4, schedule, virtual_stages, ..Parallel::default() });
+            let look = |plan: &Plan| {
+                let of = |names: &[&str]| {
+                    let is_one = |phase: &Phase| names.iter().any(|name| phase.as_str().starts_with(name));
+                    let phases = plan.steady.phases.iter().filter(|phase| is_one(&phase.phase));
+                    let costs = phases.map(|phase| phase.costs).sum();
+                    TheoreticalTime::of(&costs, speeds, &Parallel::default()).unwrap().step.0
+                };
+                let passes = [of(&["forward", "loss"]), of(&["backward"]), of(&["weight_grad"])];
+                (plan.device_peak().phase.device_peak, (of(&[""]), passes.map(|all| all / 8)))
+            };
+            let ranks = plan_ranks(&model(), &options, Shown::Worst, look).unwrap();
+            let (busy, passes) = ranks.each.iter().map(|(_, times)| *times).max().unwrap();
+            assert_eq!(
+                passes[2] > 0,
+                !matches!(schedule, Schedule::OneFOneB | Schedule::Gpipe | Schedule::Interleaved)
+            );
+            for found in both(&options) {
+                let time = found.time.unwrap();
+                assert_eq!((time.busy.step.0, time.bubble.0), (busy, wait(passes)), "{schedule:?}");
+                assert_eq!(time.step().0, busy + wait(passes));
+            }
+        }
+        let alone = both(&options(8, Parallel::default()))[0];
+        assert_eq!(alone.time.unwrap().bubble, Picoseconds(0));
+    }
+
+    /// Ranks that share out the update by parameters differ in it; the one that takes longest is the same, however few of them a
+    /// search looks at.
+    #[test]
+    fn ranks_with_parts_of_other_parameters_take_as_long() {
+        let shardings = [Sharding::Zero1, Sharding::Zero2, Sharding::Zero3, Sharding::FullShard];
+        for (sharding, dp) in shardings.into_iter().flat_map(|sharding| (2..9).map(move |dp| (sharding, dp)))
+        {
+            for (precision, clip_grad_norm) in [(Precision::Bf16, false), (Precision::Bf16Mixed, true)] {
+                let parallel = Parallel { dp: Some(dp), sharding, ..Parallel::default() };
+                let [tried, planned] = both(&Options { precision, clip_grad_norm, ..options(2, parallel) });
+                assert_eq!(tried, planned, "{sharding:?}, dp {dp}, {precision:?}");
+            }
+        }
+    }
 }

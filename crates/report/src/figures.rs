@@ -23,11 +23,6 @@ pub(crate) fn gbps(bits_per_second: u64) -> f64 {
     bits_per_second as f64 / 1e9
 }
 
-/// Why there is no time where something goes between nodes, and how to have one.
-pub(crate) fn no_network(card: &str) -> String {
-    format!("the rate of the network between nodes of {card} is not known (`--network-gbps-per-gpu` says it)")
-}
-
 /// A difference of sizes with its sign: `-300.00 MiB`.
 pub(crate) fn signed(difference: i128) -> String {
     let sign = if difference < 0 { "-" } else { "" };

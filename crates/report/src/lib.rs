@@ -25,6 +25,7 @@ mod origins;
 mod plan;
 mod plot;
 mod post_training;
+mod rates;
 mod read;
 mod reconcile;
 mod replay;

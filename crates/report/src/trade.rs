@@ -3,7 +3,7 @@
 
 use crate::figures::percent;
 use peakledger_core::Bytes;
-use peakledger_plan::{Fit, TheoreticalTime};
+use peakledger_plan::{Fit, Picoseconds};
 use serde::Serialize;
 
 /// When an offload is worth it, in per cent.
@@ -11,7 +11,8 @@ use serde::Serialize;
 pub struct OffloadRule {
     /// The share of the device peak that it has to save.
     pub least_saving: u8,
-    /// The share of the step's theoretical time that its copies may take.
+    /// The share of the step's theoretical time, the pipeline's waiting with it, that the copies of the rank that takes longest
+    /// may take.
     pub most_time: u8,
 }
 
@@ -43,35 +44,30 @@ pub(crate) struct Offloaded {
     pub(crate) judgement: Judgement,
     saved: i128,
     of_peak: Bytes,
-    copies: TheoreticalTime,
-    of_step: u128,
+    copies: Picoseconds,
+    of_step: Picoseconds,
 }
 
 impl OffloadRule {
     /// Judges a step that moves more to the host than another does; nothing where it moves no more, or where times are not
     /// known.
-    pub(crate) fn judge(
-        self,
-        step: &Fit,
-        before: &Fit,
-        times: Option<(TheoreticalTime, TheoreticalTime)>,
-    ) -> Option<Offloaded> {
-        let (time, time_before) = times?;
-        if time.host <= time_before.host {
+    pub(crate) fn judge(self, step: &Fit, before: &Fit) -> Option<Offloaded> {
+        let (time, time_before) = (step.slowest.time.ok()?, before.slowest.time.ok()?);
+        let (copies, of_step) = (time.busy.host, time_before.step());
+        if copies <= time_before.busy.host {
             return None;
         }
         let saved = before.device_peak.minus(step.device_peak);
         let of_peak = before.device_peak;
         let hundredfold = |part: i128| part.saturating_mul(100);
         let enough = hundredfold(saved) >= i128::from(of_peak.get()) * i128::from(self.least_saving);
-        let of_step = time_before.step.0;
-        let quick = time.host.0.saturating_mul(100) <= of_step.saturating_mul(u128::from(self.most_time));
+        let quick = copies.0.saturating_mul(100) <= of_step.0.saturating_mul(u128::from(self.most_time));
         let judgement = match (enough, quick) {
             (false, _) => Judgement::Reject,
             (true, false) => Judgement::Tune,
             (true, true) => Judgement::Accept,
         };
-        Some(Offloaded { judgement, saved, of_peak, copies: time, of_step })
+        Some(Offloaded { judgement, saved, of_peak, copies, of_step })
     }
 }
 
@@ -84,8 +80,8 @@ impl Offloaded {
             self.judgement.as_str(),
             saved,
             percent(saved, self.of_peak),
-            self.copies.host,
-            in_percent(self.copies.host.0, self.of_step),
+            self.copies,
+            in_percent(self.copies.0, self.of_step.0),
         )
     }
 }

@@ -157,7 +157,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
                 && row.fit.options.recompute == Recompute::Full
                 && row.combined
         });
-        let cheapest = with_all.min_by_key(|row| row.fit.costs.flops.total());
+        let cheapest = with_all.min_by_key(|row| row.fit.slowest.costs.flops.total());
         if let Some(row) = cheapest {
             let base = Options { recompute: Recompute::None, ..row.fit.options.clone() };
             if let Some(choices) = try_out.some_layers(&base)? {

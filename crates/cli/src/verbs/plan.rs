@@ -14,7 +14,7 @@ use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, ModelFile, card};
 use peakledger_plan::parallel::{RankClass, Ranks, Shown, plan_ranks};
-use peakledger_plan::{Plan, Step, Verdict};
+use peakledger_plan::{Plan, RankCosts, Step, Verdict};
 use peakledger_report::{ExplainReport, Origins, PlanReport, RankFigures, RanksReport, Reservation};
 use std::path::Path;
 
@@ -157,6 +157,7 @@ struct Ranked {
     shown: usize,
     worst: usize,
     all: bool,
+    asked: bool,
 }
 
 /// A step that is planned, and the candidates beside it.
@@ -168,6 +169,7 @@ pub(crate) struct Planned {
     ranks: Ranked,
     candidates: Vec<(String, Plan)>,
     left_out: Vec<(String, String)>,
+    slowest: Vec<RankCosts>,
     reservations: Vec<Reservation>,
     origins: Option<Origins>,
 }
@@ -194,14 +196,15 @@ impl Planned {
             Some(RankArg::Number(rank)) => Shown::Rank(rank),
             Some(RankArg::Worst | RankArg::All) | None => Shown::Worst,
         };
-        let mut reservations = Vec::new();
-        let mut reserved = |ranks: &Ranks<RankFigures>| {
-            let (_, figures) = ranks.each.get(ranks.shown)?;
-            reservations.push(figures.reservation.clone());
-            Some(())
+        let (mut reservations, mut slowest) = (Vec::new(), Vec::new());
+        let mut looked_at = |ranks: &Ranks<RankFigures>| {
+            let shown = ranks.each.get(ranks.shown);
+            reservations.extend(shown.map(|(_, figures)| figures.reservation.clone()));
+            let costs = ranks.each.iter().map(|(_, figures)| figures.costs);
+            slowest.extend(costs.reduce(RankCosts::or_slower));
         };
         let planned = run(&asked.step, shown).map_err(|problem| asked.blame(problem))?;
-        reserved(&planned);
+        looked_at(&planned);
         let mut plans: Vec<(String, Plan)> = Vec::new();
         let mut left_out = Vec::new();
         // a candidate takes the place of a usual change of its name
@@ -216,7 +219,7 @@ impl Planned {
             let other = Candidate::of(&change.name, &change.options, &asked.step);
             match other.and_then(|other| run(&other.step, Shown::Worst)) {
                 Ok(ranks) => {
-                    reserved(&ranks);
+                    looked_at(&ranks);
                     plans.push((change.name, ranks.plan));
                 }
                 Err(problem) => left_out.push((change.name, problem.cause)),
@@ -225,14 +228,17 @@ impl Planned {
         for other in &question.candidates {
             let ranks = run(&other.step, Shown::Worst);
             let ranks = ranks.map_err(|problem| of_candidate(&other.name, &asked.step, problem))?;
-            reserved(&ranks);
+            looked_at(&ranks);
             plans.push((other.name.clone(), ranks.plan));
         }
         let Ranks { plan, shown, worst, each } = planned;
-        let ranks = Ranked { each, shown, worst, all: args.rank == Some(RankArg::All) };
+        let all = args.rank == Some(RankArg::All);
+        let asked_for = matches!(args.rank, Some(RankArg::Number(_)));
+        let ranks = Ranked { each, shown, worst, all, asked: asked_for };
         let reservations = reservations.into_iter().map_while(|reserved| reserved).collect();
         let (name, origins) = (model.name, asked.origins.clone());
-        Ok(Planned { name, plan, step, card, ranks, candidates: plans, left_out, reservations, origins })
+        let candidates = plans;
+        Ok(Planned { name, plan, step, card, ranks, candidates, left_out, slowest, reservations, origins })
     }
 
     pub(crate) fn report(&self) -> PlanReport<'_> {
@@ -248,7 +254,9 @@ impl Planned {
                 shown: self.ranks.shown,
                 worst: self.ranks.worst,
                 all: self.ranks.all,
+                asked: self.ranks.asked,
             }),
+            slowest: &self.slowest,
             reservations: &self.reservations,
             origins: self.origins.as_ref(),
         }

@@ -207,7 +207,11 @@ mod tests {
                 whole.device_peak_in(None).phase.device_peak,
                 "{schedule:?}, {pp}"
             );
-            assert_eq!(RankCosts::of(&short.0, Step::Steady, None).costs, whole.steady.costs(), "{schedule:?}, {pp}");
+            assert_eq!(
+                RankCosts::of(&short.0, Step::Steady, None).costs,
+                whole.steady.costs(),
+                "{schedule:?}, {pp}"
+            );
         }
     }
 
@@ -244,7 +248,11 @@ mod tests {
                 let short = Short::of_worst(&tiny(), options.clone(), Extent::Peak, &by_device_peak).unwrap();
                 let whole = plan(tiny(), options.clone()).unwrap();
                 assert_eq!(short.device_peak(), whole.device_peak_in(None).phase.device_peak, "{options:?}");
-                assert_eq!(RankCosts::of(&short.0, Step::Steady, None).costs, whole.steady.costs(), "{options:?}");
+                assert_eq!(
+                    RankCosts::of(&short.0, Step::Steady, None).costs,
+                    whole.steady.costs(),
+                    "{options:?}"
+                );
             }
         }
     }

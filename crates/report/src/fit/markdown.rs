@@ -48,7 +48,7 @@ impl FitReport<'_> {
         };
         markdown::table(out, &columns, &self.lines().map(row).collect::<Vec<_>>())?;
         writeln!(out)?;
-        for line in self.judged_lines().chain(self.left_out_lines()) {
+        for line in self.judged_lines().chain(self.left_out_lines()).chain(self.no_time_lines()) {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
         }
         writeln!(out, "{NEXT_TO_NOTHING}")?;

@@ -7,9 +7,9 @@ mod table;
 
 use crate::figures::{added_time, spare_or_too_much};
 use crate::trade::{Offloaded, front};
-use crate::{Look, OffloadRule, Origins, PlannedOom, Report, Reservation, verdict};
+use crate::{Look, OffloadRule, Origins, PlannedOom, Report, Reservation, rates, verdict};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Fit, Largest, Limit, Plan, TheoreticalTime};
+use peakledger_plan::{Fit, Largest, Limit, Plan, Unknown};
 use std::io;
 
 /// The name of the row that changes nothing.
@@ -127,15 +127,11 @@ impl FitReport<'_> {
             fit: &row.fit,
             same_training: row.fit.trains_as(self.fit),
             added: self.added(row),
-            offload: self.offload_rule.judge(
-                &row.fit,
-                self.fit,
-                self.time(&row.fit).zip(self.time(self.fit)),
-            ),
+            offload: self.offload_rule.judge(&row.fit, self.fit),
             is_on_front: false,
         });
         let mut lines: Vec<Line<'_>> = std::iter::once(given).chain(changed).collect();
-        let known = self.time(self.fit).map(|_| 0);
+        let known = self.fit.slowest.time.ok().map(|_| 0);
         let trade = |line: &Line<'_>| {
             let added = if line.name == AS_GIVEN { known } else { line.added };
             Some((line.fit.verdict.needed.get(), added?))
@@ -145,14 +141,32 @@ impl FitReport<'_> {
         lines.into_iter()
     }
 
-    /// The least time of a step, where the card's rates are known.
-    fn time(&self, fit: &Fit) -> Option<TheoreticalTime> {
-        TheoreticalTime::of(&fit.costs, self.card.speeds.as_ref()?, &fit.options.parallel).ok()
-    }
-
     /// How much longer a changed step takes than the step as given.
     fn added(&self, row: &FitRow) -> Option<i128> {
-        Some(self.time(&row.fit)?.step.minus(self.time(self.fit)?.step))
+        Some(row.fit.slowest.time.ok()?.step().minus(self.fit.slowest.time.ok()?.step()))
+    }
+
+    /// Which rate is not known where steps have no theoretical time, each once.
+    fn no_time_lines(&self) -> Vec<String> {
+        let times = self.rows.iter().map(|row| (row.name.as_str(), row.fit.slowest.time));
+        let mut lacking: Vec<(Unknown, Vec<&str>)> = Vec::new();
+        for (name, time) in [(AS_GIVEN, self.fit.slowest.time)].into_iter().chain(times) {
+            let Err(unknown) = time else { continue };
+            match lacking.iter_mut().find(|(other, _)| *other == unknown) {
+                Some((_, names)) => names.push(name),
+                None => lacking.push((unknown, vec![name])),
+            }
+        }
+        let said = |(unknown, names): (Unknown, Vec<&str>)| {
+            let why = rates::not_known(unknown, self.card)?;
+            // what is added to a step whose own time is not known is not known either
+            let whose = match names.first() {
+                Some(&AS_GIVEN) => String::new(),
+                _ => format!(" for {}", names.join(", ")),
+            };
+            Some(format!("there is no theoretical cost{whose}: {why}"))
+        };
+        lacking.into_iter().filter_map(said).collect()
     }
 
     /// What must be known beside the verdict.

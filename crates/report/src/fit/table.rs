@@ -44,6 +44,9 @@ impl FitReport<'_> {
         for line in self.left_out_lines() {
             text(out, look.faint(), &line)?;
         }
+        for line in self.no_time_lines() {
+            text(out, look.faint(), &line)?;
+        }
         text(out, look.faint(), NEXT_TO_NOTHING)?;
         for line in self.plan.not_counted(self.reservation.is_some()) {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;

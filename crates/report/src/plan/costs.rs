@@ -1,14 +1,18 @@
 //! What a step costs beside the memory it takes, in words and as JSON; and what a candidate's step costs more.
 
-use super::PlanReport;
+use super::{PlanReport, RankFigures};
 use crate::AS_GIVEN;
-use crate::figures::{added_time, amount, flop, gbps, no_network, seconds, signed_seconds};
-use peakledger_plan::{Costs, HostBytes, Picoseconds, Plan, Step, TheoreticalTime, Unknown};
+use crate::figures::{added_time, amount, flop, gbps, seconds, signed_seconds};
+use crate::rates;
+use peakledger_plan::{Costs, HostBytes, Picoseconds, Plan, PlannedPhase, RankCosts, Step, StepTime};
 use serde::Serialize;
 
 #[derive(Serialize)]
 pub(super) struct CostsJson<'a> {
     step: &'static str,
+    /// Whose they are, where there is more than one: the rank that takes longest, or the one that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
     #[serde(flatten)]
     costs: FiguresJson,
     phases: Vec<PhaseCostsJson<'a>>,
@@ -39,12 +43,18 @@ pub(super) struct FiguresJson {
 #[derive(Serialize)]
 struct TheoreticalJson<'a> {
     gpu: &'a str,
+    /// The rank that takes longest, which the times are of; of several the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slowest_rank: Option<u32>,
+    /// All that keeps it busy, and the bubble.
     step_seconds: f64,
     recompute_seconds: f64,
     host_seconds: f64,
     communicated_seconds: f64,
     /// What of that is spent in groups that span nodes.
     between_nodes_seconds: f64,
+    /// How long the stages of a pipeline wait for each other.
+    bubble_seconds: f64,
     /// The network of a GPU; null where nothing goes over it.
     network: Option<NetworkJson<'a>>,
     source: &'a str,
@@ -58,7 +68,7 @@ struct NetworkJson<'a> {
     source: &'a str,
 }
 
-/// What a candidate's step costs more than the baseline's; negative where it costs less.
+/// What a candidate's step costs more than the baseline's, each the rank that takes longest; negative where it costs less.
 #[derive(Serialize)]
 pub(super) struct AddedJson {
     flops: i128,
@@ -91,24 +101,44 @@ fn more(after: u128, before: u128) -> i128 {
     if after < before { -difference } else { difference }
 }
 
+/// The step whose costs are shown, where these steps are.
+pub(super) fn costed(shown: Option<Step>) -> Step {
+    shown.unwrap_or(Step::Steady)
+}
+
 impl PlanReport<'_> {
-    /// The step whose costs are shown.
-    fn costed(&self) -> Step {
-        self.step.unwrap_or(Step::Steady)
+    /// What a plan's step, or a candidate's, costs the rank that takes longest.
+    fn slowest_of(&self, plan: &Plan) -> RankCosts {
+        let found = self.known_of(self.slowest, plan).copied();
+        let speeds = || self.card.and_then(|card| card.speeds.as_ref());
+        found.unwrap_or_else(|| RankCosts::of(plan, costed(self.step), speeds()))
     }
 
-    fn costs_of(&self, plan: &Plan) -> Costs {
-        plan.step(self.costed()).costs()
+    fn time_of(&self, plan: &Plan) -> Option<StepTime> {
+        self.slowest_of(plan).time.ok()
     }
 
-    /// The least time that a plan's step takes, or which rate is not known; nothing without a card's rates.
-    fn known_time_of(&self, plan: &Plan) -> Option<Result<TheoreticalTime, Unknown>> {
-        let speeds = self.card?.speeds.as_ref()?;
-        Some(TheoreticalTime::of(&self.costs_of(plan), speeds, &plan.options.parallel))
+    /// The rank whose costs are shown, and its phases: the one that takes longest, unless another is asked for by its number.
+    fn costs_shown(&self) -> (u32, &[PlannedPhase]) {
+        let slowest = self.slowest_of(self.plan).rank;
+        let shown = self.plan.options.parallel.rank;
+        let of_shown = (shown, self.plan.step(costed(self.step)).phases.as_slice());
+        let Some(ranks) = self.ranks.filter(|ranks| !ranks.asked && slowest != shown) else {
+            return of_shown;
+        };
+        let class = ranks.each.iter().find(|(_, figures)| figures.costs.rank == slowest);
+        let steps = class.into_iter().flat_map(|(_, figures)| &figures.steps);
+        let mut of_step = steps.filter(|(step, _)| *step == costed(self.step));
+        of_step.next().map_or(of_shown, |(_, phases)| (slowest, phases.as_slice()))
     }
 
-    fn time_of(&self, plan: &Plan) -> Option<TheoreticalTime> {
-        self.known_time_of(plan)?.ok()
+    /// `rank 12, which takes longest`, where there is a rank that takes less.
+    fn who_takes_longest(&self) -> Option<String> {
+        let slowest = self.slowest_of(self.plan);
+        let is_quicker = |figures: &RankFigures| slowest.takes_longer_than(&figures.costs);
+        let differ = self.ranks?.each.iter().any(|(_, figures)| is_quicker(figures));
+        let most = if slowest.time.is_ok() { "takes longest" } else { "computes most" };
+        differ.then(|| format!("rank {}, which {most}", slowest.rank))
     }
 
     /// The network that the plan reckons with.
@@ -125,43 +155,47 @@ impl PlanReport<'_> {
 
     /// How much longer a candidate's step takes than the baseline's, in picoseconds.
     fn added_time(&self, candidate: &Plan) -> Option<i128> {
-        Some(self.time_of(candidate)?.step.minus(self.time_of(self.plan)?.step))
+        Some(self.time_of(candidate)?.step().minus(self.time_of(self.plan)?.step()))
     }
 
     pub(super) fn costs_json(&self) -> CostsJson<'_> {
-        let step = self.plan.step(self.costed());
-        let phases = step.phases.iter().map(|phase| PhaseCostsJson {
+        let (rank, phases) = self.costs_shown();
+        let each = phases.iter().map(|phase| PhaseCostsJson {
             phase: phase.phase.as_str(),
             micro_batch: phase.micro_batch,
             costs: phase.costs.into(),
         });
-        let theoretical = self.time_of(self.plan).and_then(|time| {
+        let slowest = self.slowest_of(self.plan);
+        let theoretical = slowest.time.ok().and_then(|time| {
             let card = self.card?;
             Some(TheoreticalJson {
                 gpu: &card.name,
-                step_seconds: seconds(time.step),
-                recompute_seconds: seconds(time.recompute),
-                host_seconds: seconds(time.host),
-                communicated_seconds: seconds(time.sent),
-                between_nodes_seconds: seconds(time.between_nodes),
-                network: self.network().filter(|_| time.between_nodes.0 > 0),
+                slowest_rank: self.ranks.map(|_| slowest.rank),
+                step_seconds: seconds(time.step()),
+                recompute_seconds: seconds(time.busy.recompute),
+                host_seconds: seconds(time.busy.host),
+                communicated_seconds: seconds(time.busy.sent),
+                between_nodes_seconds: seconds(time.busy.between_nodes),
+                bubble_seconds: seconds(time.bubble),
+                network: self.network().filter(|_| time.busy.between_nodes.0 > 0),
                 source: &card.speeds.as_ref()?.source,
             })
         });
         CostsJson {
-            step: step.step.as_str(),
-            costs: step.costs().into(),
-            phases: phases.collect(),
+            step: costed(self.step).as_str(),
+            rank: self.ranks.map(|_| rank),
+            costs: total(phases).into(),
+            phases: each.collect(),
             theoretical,
         }
     }
 
     pub(super) fn figures_json(&self, plan: &Plan) -> FiguresJson {
-        self.costs_of(plan).into()
+        self.slowest_of(plan).costs.into()
     }
 
     pub(super) fn added_json(&self, candidate: &Plan) -> AddedJson {
-        let (before, after) = (self.costs_of(self.plan), self.costs_of(candidate));
+        let [before, after] = [self.plan, candidate].map(|plan| self.slowest_of(plan).costs);
         AddedJson {
             flops: more(after.flops.total(), before.flops.total()),
             recomputed_flops: more(after.recomputed.total(), before.recomputed.total()),
@@ -176,8 +210,15 @@ impl PlanReport<'_> {
 
     /// The costs of the step in a sentence.
     pub(super) fn costs_line(&self) -> String {
-        let costs = self.costs_of(self.plan);
-        let mut line = format!("costs of the {} step: {}", self.costed().as_str(), flop(costs.flops.total()));
+        let (rank, phases) = self.costs_shown();
+        let (costs, slowest) = (total(phases), self.slowest_of(self.plan));
+        let whose = match self.who_takes_longest() {
+            Some(who) if rank == slowest.rank => format!(", of {who}"),
+            Some(_) => format!(", of rank {rank}"),
+            None => String::new(),
+        };
+        let step = costed(self.step).as_str();
+        let mut line = format!("costs of the {step} step{whose}: {}", flop(costs.flops.total()));
         if costs.recomputed.total() > 0 {
             line += &format!(", {} of them again", flop(costs.recomputed.total()));
         }
@@ -192,53 +233,53 @@ impl PlanReport<'_> {
         if costs.sent.between_nodes > 0 {
             line += &format!(", {} of it between nodes", amount(costs.sent.between_nodes));
         }
+        line += &match slowest.time {
+            Ok(time) => self.time_in_words(time, rank != slowest.rank),
+            Err(unknown) => self
+                .card
+                .and_then(|card| rates::not_known(unknown, card))
+                .map(|why| format!("; there is no theoretical time: {why}"))
+                .unwrap_or_default(),
+        };
+        line
+    }
+
+    /// `; theoretical on …, at its peak rates: 1.20 s, 0.10 s waiting in the pipeline`.
+    fn time_in_words(&self, time: StepTime, of_another: bool) -> String {
         let card = self.card.map(|card| card.full_name.as_deref().unwrap_or(&card.name)).unwrap_or_default();
-        let time = self.known_time_of(self.plan);
-        if let Some(Ok(time)) = time {
-            line += &format!("; theoretical on {card}, at its peak rates: {}", time.step);
-            let link =
-                self.card.and_then(|card| card.speeds.as_ref()).map(|speeds| speeds.to_other_cards().1);
-            let to_others = format!("to other ranks over {}", link.unwrap_or_default());
-            let within = Picoseconds(time.sent.0.saturating_sub(time.between_nodes.0));
-            let between = self.network().map(|network| {
-                let whose = network.machine.unwrap_or(AS_GIVEN);
-                format!("between nodes at {} Gb/s a GPU ({whose})", network.gbps_per_gpu)
-            });
-            let parts = [
-                (time.recompute, "to recompute"),
-                (time.host, "over the host link"),
-                (within, &to_others),
-                (time.between_nodes, between.as_deref().unwrap_or_default()),
-            ];
-            for (part, what) in parts.into_iter().filter(|(part, _)| part.0 > 0) {
-                line += &format!(", {part} {what}");
-            }
-            let mut plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
-            if plans.any(|plan| plan.mesh.pp > 1) {
-                line += "; how long the stages of a pipeline wait for each other is not in it: `fit --search` \
-                         and `fit --among` count it";
-            }
-        }
-        if let Some(Err(unknown)) = time {
-            line += &match unknown {
-                Unknown::Type => format!(
-                    "; {card} has no rate for a type that is multiplied, so there is no theoretical time"
-                ),
-                Unknown::Network => format!("; there is no theoretical time: {}", no_network(card)),
-            };
+        let whose = self.who_takes_longest().filter(|_| of_another);
+        let whose = whose.map(|who| format!(", by {who}")).unwrap_or_default();
+        let mut line = format!("; theoretical on {card}, at its peak rates{whose}: {}", time.step());
+        let link = self.card.and_then(|card| card.speeds.as_ref()).map(|speeds| speeds.to_other_cards().1);
+        let to_others = format!("to other ranks over {}", link.unwrap_or_default());
+        let busy = time.busy;
+        let within = Picoseconds(busy.sent.0.saturating_sub(busy.between_nodes.0));
+        let between = self.network().map(|network| {
+            let whose = network.machine.unwrap_or(AS_GIVEN);
+            format!("between nodes at {} Gb/s a GPU ({whose})", network.gbps_per_gpu)
+        });
+        let parts = [
+            (time.bubble, "waiting in the pipeline"),
+            (busy.recompute, "to recompute"),
+            (busy.host, "over the host link"),
+            (within, &to_others),
+            (busy.between_nodes, between.as_deref().unwrap_or_default()),
+        ];
+        for (part, what) in parts.into_iter().filter(|(part, _)| part.0 > 0) {
+            line += &format!(", {part} {what}");
         }
         line
     }
 
     /// What the step as it is costs, in a few words.
     pub(super) fn own_costs_cell(&self) -> String {
-        let time = self.time_of(self.plan).map(|time| time.step.to_string());
-        time.unwrap_or_else(|| flop(self.costs_of(self.plan).flops.total()))
+        let slowest = self.slowest_of(self.plan);
+        slowest.time.map_or_else(|_| flop(slowest.costs.flops.total()), |time| time.step().to_string())
     }
 
     /// What a candidate costs more: `+68.80 ms`, or without the rates of a card `+46.2 TFLOP`.
     pub(super) fn added_cell(&self, candidate: &Plan) -> String {
-        let flops = |plan: &Plan| self.costs_of(plan).flops.total();
+        let flops = |plan: &Plan| self.slowest_of(plan).costs.flops.total();
         if let Some(added) = self.added_time(candidate) {
             return added_time(added);
         }
@@ -248,7 +289,7 @@ impl PlanReport<'_> {
 
     /// What a candidate does more for the memory that it saves: `46.2 TFLOP again`.
     pub(super) fn price_cell(&self, candidate: &Plan) -> String {
-        let (before, after) = (self.costs_of(self.plan), self.costs_of(candidate));
+        let [before, after] = [self.plan, candidate].map(|plan| self.slowest_of(plan).costs);
         let mut parts = Vec::new();
         if after.recomputed.total() > before.recomputed.total() {
             parts.push(format!("{} again", flop(after.recomputed.total() - before.recomputed.total())));
@@ -267,4 +308,9 @@ impl PlanReport<'_> {
     pub(super) fn costs_title(&self) -> &'static str {
         if self.time_of(self.plan).is_some() { "theoretical cost" } else { "cost" }
     }
+}
+
+/// What phases cost together.
+fn total(phases: &[PlannedPhase]) -> Costs {
+    phases.iter().map(|phase| phase.costs).sum()
 }

@@ -16,7 +16,7 @@ use crate::{Look, Origins, PlannedOom, Report, Reservation, csv_table, markdown,
 use anstyle::Style;
 use peakledger_core::{Bytes, Category, Ledger};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{At, Contributor, Plan, PlannedPhase, Step, StepPlan, Verdict};
+use peakledger_plan::{At, Contributor, Plan, PlannedPhase, RankCosts, Step, StepPlan, Verdict};
 pub use ranks::{RankFigures, RanksReport};
 pub(crate) use rows::id;
 use rows::phase_rows;
@@ -39,6 +39,8 @@ pub struct PlanReport<'a> {
     pub left_out: &'a [(String, String)],
     /// The other ranks, where there is more than one.
     pub ranks: Option<RanksReport<'a>>,
+    /// What the step costs the rank that takes longest: of the plan, then of each candidate.
+    pub slowest: &'a [RankCosts],
     /// What the caching allocator reserves: for the plan, then for each candidate. Empty where that is not looked at.
     pub reservations: &'a [Reservation],
     /// Where the options came from, if configs were read.
@@ -72,11 +74,13 @@ impl PlanReport<'_> {
 
     /// What the caching allocator reserves for the plan, or for a candidate's.
     pub(crate) fn reservation_of(&self, plan: &Plan) -> Option<&Reservation> {
+        self.known_of(self.reservations, plan)
+    }
+
+    /// What is known of a plan, or of a candidate's, by things of which the first is the plan's.
+    fn known_of<T>(&self, known: &'_ [T], plan: &Plan) -> Option<&'_ T> {
         let plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
-        plans
-            .zip(self.reservations)
-            .find(|(of, _)| std::ptr::eq(*of, plan))
-            .map(|(_, reservation)| reservation)
+        plans.zip(known).find(|(of, _)| std::ptr::eq(*of, plan)).map(|(_, known)| known)
     }
 
     /// What the figures leave out.

@@ -1,6 +1,7 @@
 //! The ranks of a world, class by class: who holds what, and which rank needs most.
 
 use super::PlanReport;
+use super::costs::costed;
 use super::rows::id;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table};
@@ -9,7 +10,7 @@ use anstyle::Style;
 use peakledger_core::Bytes;
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::parallel::RankClass;
-use peakledger_plan::{Plan, PlannedPhase, Step};
+use peakledger_plan::{Plan, PlannedPhase, RankCosts, Step};
 use std::cmp::Reverse;
 use std::io;
 use std::ops::Range;
@@ -31,6 +32,8 @@ pub struct RankFigures {
     pub outside: Bytes,
     /// What the caching allocator reserves, where that is looked at.
     pub reservation: Option<Reservation>,
+    /// What the step costs it whose costs are shown.
+    pub costs: RankCosts,
     /// The phases of the steps that are shown.
     pub steps: Vec<(Step, Vec<PlannedPhase>)>,
 }
@@ -57,6 +60,7 @@ impl RankFigures {
             host_peak: phases.map(|phase| phase.host_peak).max().unwrap_or_default(),
             outside: plan.outside(card),
             reservation,
+            costs: RankCosts::of(plan, costed(step), card.and_then(|card| card.speeds.as_ref())),
             steps,
         }
     }
@@ -79,6 +83,8 @@ pub struct RanksReport<'a> {
     pub worst: usize,
     /// Whether the phases of every class are wanted.
     pub all: bool,
+    /// Whether the rank that is shown was asked for by its number.
+    pub asked: bool,
 }
 
 impl RanksReport<'_> {

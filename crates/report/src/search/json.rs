@@ -60,6 +60,8 @@ struct RowJson<'a> {
     outside_bytes: u64,
     /// The least time by the card's peak rates; null where they, or the network's, are not known.
     theoretical: Option<TimeJson>,
+    /// The rank that takes longest, whose times and costs these are; of several the first.
+    slowest_rank: u32,
     flops: u128,
     recomputed_flops: u128,
     to_host_bytes: u128,
@@ -123,13 +125,14 @@ impl SearchReport<'_> {
     }
 
     fn row_json(&self, at: usize, row: &SearchRow) -> RowJson<'_> {
-        let (tried, costs) = (&row.tried, &row.tried.costs);
-        let theoretical = tried.time.map(|time| TimeJson {
+        let (tried, slowest) = (&row.tried, &row.tried.slowest);
+        let costs = &slowest.costs;
+        let theoretical = slowest.time.ok().map(|time| TimeJson {
             step_seconds: seconds(time.step()),
-            recompute_seconds: seconds(time.slowest.recompute),
-            host_seconds: seconds(time.slowest.host),
-            communicated_seconds: seconds(time.slowest.sent),
-            between_nodes_seconds: seconds(time.slowest.between_nodes),
+            recompute_seconds: seconds(time.busy.recompute),
+            host_seconds: seconds(time.busy.host),
+            communicated_seconds: seconds(time.busy.sent),
+            between_nodes_seconds: seconds(time.busy.between_nodes),
             bubble_seconds: seconds(time.bubble),
         });
         RowJson {
@@ -147,6 +150,7 @@ impl SearchReport<'_> {
             cache_flushes: row.flushes(),
             outside_bytes: tried.outside.get(),
             theoretical,
+            slowest_rank: slowest.rank,
             flops: costs.flops.total(),
             recomputed_flops: costs.recomputed.total(),
             to_host_bytes: costs.host.to_host,

@@ -11,7 +11,7 @@ use crate::{Look, Origins, Report, csv_table};
 use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Picoseconds, Plan, Tried, Verdict};
+use peakledger_plan::{Picoseconds, Plan, RankCosts, Tried, Verdict};
 use std::io;
 
 /// What came of all combinations of some options.
@@ -134,7 +134,7 @@ impl SearchRow {
     }
 
     fn time(&self) -> Option<Picoseconds> {
-        self.tried.time.map(|time| time.step())
+        self.tried.slowest.time.ok().map(|time| time.step())
     }
 }
 
@@ -387,7 +387,7 @@ impl Report for SearchReport<'_> {
             ])
             .collect();
         let rows = self.rows.iter().enumerate().map(|(at, row)| {
-            let Tried { device_peak, verdict, costs, .. } = row.tried;
+            let Tried { device_peak, verdict, slowest: RankCosts { costs, .. }, .. } = row.tried;
             let values = self.values(row).into_iter().map(|value| value.name.clone());
             let figures = [
                 self.options_of(row),

@@ -1,12 +1,13 @@
 //! The search for people: a table for a terminal, and markdown.
 
 use super::{LEAST, LEAST_BY_A_RATE, PARETO, SearchReport, SearchRow, TAKEN, TIME};
-use crate::figures::{added_time, amount, no_network};
+use crate::figures::{added_time, amount};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, assumptions_in_markdown, grouped};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, command_line, markdown};
+use crate::{Look, command_line, markdown, rates};
 use anstyle::Style;
+use peakledger_plan::Unknown;
 use std::io;
 
 /// The titles of what is said of a row.
@@ -58,21 +59,27 @@ impl SearchReport<'_> {
         }
     }
 
-    /// Why some combinations have no time, where that is for want of the network's rate.
-    fn no_network(&self) -> Option<String> {
-        let lacks = |row: &SearchRow| row.time().is_none() && row.tried.costs.sent.between_nodes > 0;
-        let is_lacking = self.card.speeds.as_ref().is_some_and(|speeds| speeds.network.is_none());
-        let lacking = self.rows.iter().filter(|row| lacks(row)).count();
-        let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
-        (is_lacking && lacking > 0)
-            .then(|| format!("{} combinations have no time: {}", grouped(lacking as u64), no_network(card)))
+    /// Which rate is not known where combinations have no time, each once.
+    fn no_time_lines(&self) -> impl Iterator<Item = String> {
+        let mut lacking: Vec<(Unknown, u64)> = Vec::new();
+        for unknown in self.rows.iter().filter_map(|row| row.tried.slowest.time.err()) {
+            match lacking.iter_mut().find(|(other, _)| *other == unknown) {
+                Some((_, many)) => *many += 1,
+                None => lacking.push((unknown, 1)),
+            }
+        }
+        lacking.into_iter().filter_map(|(unknown, many)| {
+            let why = rates::not_known(unknown, self.card)?;
+            let of = if many == 1 { "combination has" } else { "combinations have" };
+            Some(format!("{} {of} no time: {why}", grouped(many)))
+        })
     }
 
     /// What is said of the figures.
     fn notes(&self) -> impl Iterator<Item = String> {
         let has_time = self.rows.iter().any(|row| row.time().is_some());
         let time = [TIME].into_iter().filter(move |_| has_time).map(str::to_owned);
-        time.chain(self.no_network()).chain([TAKEN.to_owned()])
+        time.chain(self.no_time_lines()).chain([TAKEN.to_owned()])
     }
 
     fn shown<'r>(&self, shown: impl Iterator<Item = &'r SearchRow> + Clone, look: &Look) -> Table {
@@ -106,16 +113,17 @@ impl SearchReport<'_> {
     fn figures(&self, row: &SearchRow) -> [String; 8] {
         let tried = &row.tried;
         let some = |bytes: u128| if bytes > 0 { amount(bytes).to_string() } else { String::new() };
-        let waits = tried.time.map(|time| time.bubble).filter(|bubble| bubble.0 > 0);
+        let costs = tried.slowest.costs;
+        let waits = tried.slowest.time.ok().map(|time| time.bubble).filter(|bubble| bubble.0 > 0);
         let added = self.added(row).filter(|added| *added != 0);
         [
             tried.verdict.needed.to_string(),
             row.time().map(|time| time.to_string()).unwrap_or_default(),
             added.map(added_time).unwrap_or_default(),
             waits.map(|bubble| bubble.to_string()).unwrap_or_default(),
-            some(tried.costs.communicated()),
-            some(tried.costs.sent.between_nodes),
-            some(tried.costs.host.to_host.saturating_add(tried.costs.host.from_host)),
+            some(costs.communicated()),
+            some(costs.sent.between_nodes),
+            some(costs.host.to_host.saturating_add(costs.host.from_host)),
             tried.device_peak.to_string(),
         ]
     }
