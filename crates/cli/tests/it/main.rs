@@ -37,6 +37,7 @@ mod reserved;
 mod search;
 mod serve;
 mod support;
+mod times;
 mod traced;
 mod usage;
 

@@ -84,10 +84,10 @@ fn the_worst_rank_is_shown_and_the_others_beside_it() {
     reserved 26.00 MiB by the caching allocator, most of all in backward.1 of the
     steady step: there 21.39 MiB allocated, 4.61 MiB free in segments that are
     partly in use
-    costs of the steady step: 282.9 MFLOP; 54.66 MiB moved on the card, 64.00 KiB
-    sent to other ranks; theoretical on NVIDIA A100-SXM4-80GB, at its peak rates:
-    28.33 µs, 0.22 µs to other ranks over NVLink; how long the stages of a pipeline
-    wait for each other is not in it: `fit --search` and `fit --among` count it
+    costs of the steady step, of rank 1, which takes longest: 282.9 MFLOP; 54.66 MiB
+    moved on the card, 64.00 KiB sent to other ranks; theoretical on NVIDIA
+    A100-SXM4-80GB, at its peak rates: 39.62 µs, 11.29 µs waiting in the pipeline,
+    0.22 µs to other ranks over NVLink
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");

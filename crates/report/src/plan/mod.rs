@@ -78,7 +78,7 @@ impl PlanReport<'_> {
     }
 
     /// What is known of a plan, or of a candidate's, by things of which the first is the plan's.
-    fn known_of<T>(&self, known: &'_ [T], plan: &Plan) -> Option<&'_ T> {
+    fn known_of<'a, T>(&self, known: &'a [T], plan: &Plan) -> Option<&'a T> {
         let plans = std::iter::once(self.plan).chain(self.candidates.iter().map(|(_, plan)| plan));
         plans.zip(known).find(|(of, _)| std::ptr::eq(*of, plan)).map(|(_, known)| known)
     }
