@@ -78,8 +78,9 @@ fn a_table() {
     reserved 26.00 MiB by the caching allocator, most of all in backward of the
     steady step: there 21.77 MiB allocated, 4.23 MiB free in segments that are
     partly in use
-    costs of the steady step: 130.9 MFLOP; 45.13 MiB moved on the card; Tesla T4 has
-    no rate for a type that is multiplied, so there is no theoretical time
+    costs of the steady step: 130.9 MFLOP; 45.13 MiB moved on the card; there is no
+    theoretical time: Tesla T4 has no rate for bf16 (it has one for `--precision
+    fp16-mixed`)
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");

@@ -158,6 +158,9 @@ const TIME: &str = "in theory: products and copies at the card's peak rates, wha
                     over the network between nodes, and the waiting of the pipeline, one after the other; what overlaps is not looked \
                     at";
 
+/// Whose the figures are, where ranks may differ.
+const WHOSE: &str = "that, and what is sent and moved, is of the rank that takes longest; what is taken is of the rank that needs most";
+
 /// How what a combination takes is known.
 const TAKEN: &str = "the reserved bytes of what is shown come from replaying the caching allocator, and so do those of what fits with \
                      less to spare than a quarter of what it takes, but for pipelines; the others fit or not by their device peak";

@@ -1,6 +1,6 @@
 //! The search for people: a table for a terminal, and markdown.
 
-use super::{LEAST, LEAST_BY_A_RATE, PARETO, SearchReport, SearchRow, TAKEN, TIME};
+use super::{LEAST, LEAST_BY_A_RATE, PARETO, SearchReport, SearchRow, TAKEN, TIME, WHOSE};
 use crate::figures::{added_time, amount};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, assumptions_in_markdown, grouped};
@@ -78,8 +78,9 @@ impl SearchReport<'_> {
     /// What is said of the figures.
     fn notes(&self) -> impl Iterator<Item = String> {
         let has_time = self.rows.iter().any(|row| row.time().is_some());
-        let time = [TIME].into_iter().filter(move |_| has_time).map(str::to_owned);
-        time.chain(self.no_time_lines()).chain([TAKEN.to_owned()])
+        let has_ranks = self.plan.is_some_and(|plan| plan.mesh.world > 1);
+        let time = has_time.then_some(TIME).into_iter().chain((has_time && has_ranks).then_some(WHOSE));
+        time.map(str::to_owned).chain(self.no_time_lines()).chain([TAKEN.to_owned()])
     }
 
     fn shown<'r>(&self, shown: impl Iterator<Item = &'r SearchRow> + Clone, look: &Look) -> Table {
