@@ -191,6 +191,15 @@ mod tests {
                 options.clip_grad_norm = true;
             }),
             of(4, 9, |options| options.parallel.tp = 2),
+            // of two stages on a node, the fourth is the first between others that sends over a slow network
+            of(8, 12, |options| {
+                options.parallel.tp = 2;
+                options.parallel.network_bits_per_second = Some(1_000_000);
+            }),
+            of(8, 12, |options| {
+                options.parallel.gpus_per_node = 3;
+                options.parallel.network_bits_per_second = Some(1_000_000);
+            }),
             of(1, 2, |options| {
                 options.parallel.dp = Some(5);
                 options.parallel.sharding = Sharding::Zero1;

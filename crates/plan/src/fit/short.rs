@@ -5,7 +5,7 @@ use crate::config::Architecture;
 use crate::options::{HoldOutputs, Lora, LoraTargets, Offload, Options, Recompute};
 use crate::parallel::schedule::enough;
 use crate::parallel::{
-    Parallel, RankClass, Schedule, Shown, classes, classes_that_may_need_most, plan_classes,
+    Mesh, Parallel, RankClass, Schedule, Shown, classes, classes_that_may_need_most, plan_classes,
 };
 use crate::plan::{Counted, plan_stage};
 use crate::{Plan, RankCosts, Step, Verdict};
@@ -124,8 +124,8 @@ impl Short {
         let counted = if has_names { Counted::new() } else { Counted::from(Ok((0, 0))) };
         let mut classes = extent.classes(architecture, &options)?;
         if extent == Extent::Peak && second_stage_needs_most(architecture, &options) {
-            let (second, last) = (1, options.parallel.pp.saturating_sub(1));
-            classes.retain(|class| class.class.stage <= second || class.class.stage == last);
+            let stages = stages_that_differ(&options.mesh()?);
+            classes.retain(|class| stages.contains(&class.class.stage));
         }
         for class in classes {
             let parallel = Parallel { rank: class.first(), ..options.parallel.clone() };
@@ -141,7 +141,8 @@ impl Short {
     }
 }
 
-/// Whether the second stage of a pipeline peaks as high as those between it and the last, and costs as much. They run the same
+/// Whether the second stage of a pipeline peaks as high as those between it and the last, and costs as much but for the way to
+/// its neighbours. They run the same
 /// layers on the same micro-batches, and whenever a later one runs a pass, the second runs it too with no fewer micro-batches in
 /// flight: it has warmed up with as many or more. That is said where all layers are alike, and nothing but the schedule
 /// decides what is there when a pass begins. FSDP's groups leave something too, by what the pass before was: then the second has
@@ -165,6 +166,21 @@ fn second_stage_needs_most(architecture: &Architecture, options: &Options) -> bo
         && alike_layers
         && offload == Offload::default()
         && (has_every_turn || !parallel.sharding.is_fsdp())
+}
+
+/// The first stage and the last; and of those between, which run the same layers, the first of those that reach as many of
+/// their neighbours over the network.
+fn stages_that_differ(mesh: &Mesh) -> Vec<u32> {
+    let last = mesh.pp.saturating_sub(1);
+    let neighbours = |stage| [mesh.stage_peers(stage - 1, stage), mesh.stage_peers(stage, stage + 1)];
+    let far = |stage| neighbours(stage).into_iter().filter(|peers| peers.on_a_node < peers.ranks).count();
+    let mut between: Vec<u32> = Vec::new();
+    for stage in 1..last {
+        if between.iter().all(|other| far(*other) != far(stage)) {
+            between.push(stage);
+        }
+    }
+    [0, last].into_iter().chain(between).collect()
 }
 
 #[cfg(test)]
