@@ -62,6 +62,8 @@ fn a_table() {
     in theory: products and copies at the card's peak rates, what is computed again,
     what is sent within a node and over the network between nodes, and the waiting
     of the pipeline, one after the other; what overlaps is not looked at
+    that, and what is sent and moved, is of the rank that takes longest; what is
+    taken is of the rank that needs most
     the reserved bytes of what is shown come from replaying the caching allocator,
     and so do those of what fits with less to spare than a quarter of what it takes,
     but for pipelines; the others fit or not by their device peak
