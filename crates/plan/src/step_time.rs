@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::catalogue::card;
     use crate::config::Architecture;
-    use crate::options::{Options, Precision};
+    use crate::options::{Offload, Options, Precision};
     use crate::parallel::{Schedule, Sharding, Shown, plan_ranks};
     use crate::{Verdict, try_out};
     use peakledger_input::Source;
@@ -204,9 +204,15 @@ mod tests {
         let shardings = [Sharding::Zero1, Sharding::Zero2, Sharding::Zero3, Sharding::FullShard];
         for (sharding, dp) in shardings.into_iter().flat_map(|sharding| (2..9).map(move |dp| (sharding, dp)))
         {
-            for (precision, clip_grad_norm) in [(Precision::Bf16, false), (Precision::Bf16Mixed, true)] {
+            for (precision, clip_grad_norm, optimizer) in [
+                (Precision::Bf16, false, false),
+                (Precision::Bf16Mixed, true, false),
+                (Precision::Bf16, false, sharding.is_zero()),
+            ] {
                 let parallel = Parallel { dp: Some(dp), sharding, ..Parallel::default() };
-                let [tried, planned] = both(&Options { precision, clip_grad_norm, ..options(2, parallel) });
+                let offload = Offload { optimizer, ..Offload::default() };
+                let options = Options { precision, clip_grad_norm, offload, ..options(2, parallel) };
+                let [tried, planned] = both(&options);
                 assert_eq!(tried, planned, "{sharding:?}, dp {dp}, {precision:?}");
             }
         }

@@ -142,11 +142,10 @@ impl Short {
 }
 
 /// Whether the second stage of a pipeline peaks as high as those between it and the last, and costs as much but for the way to
-/// its neighbours. They run the same
-/// layers on the same micro-batches, and whenever a later one runs a pass, the second runs it too with no fewer micro-batches in
-/// flight: it has warmed up with as many or more. That is said where all layers are alike, and nothing but the schedule
-/// decides what is there when a pass begins. FSDP's groups leave something too, by what the pass before was: then the second has
-/// to run each kind of pass after each that a later one does, and with a micro-batch a stage it does.
+/// its neighbours. They run the same layers on the same micro-batches, and whenever a later one runs a pass, the second runs it
+/// too with no fewer micro-batches in flight: it has warmed up with as many or more. That is said where all layers are alike, and
+/// nothing but the schedule decides what is there when a pass begins. FSDP's groups leave something too, by what the pass before
+/// was: then the second has to run each kind of pass after each that a later one does, and with a micro-batch a stage it does.
 fn second_stage_needs_most(architecture: &Architecture, options: &Options) -> bool {
     let (shape, parallel) = (&architecture.shape, &options.parallel);
     let has_every_turn = match parallel.schedule {
