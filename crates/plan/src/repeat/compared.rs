@@ -78,6 +78,7 @@ impl Whole<'_> {
             gradients.for_each(|(stored, _)| stored.death = NEVER);
             Some(all)
         };
-        Some(a.1.costs == b.1.costs && of(a)? == of(b)?)
+        let begin_alike = a.1.carried == b.1.carried && a.1.costs == b.1.costs;
+        Some(begin_alike && of(a)? == of(b)?)
     }
 }

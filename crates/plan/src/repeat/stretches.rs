@@ -3,6 +3,7 @@
 
 use super::alike::Alike;
 use crate::torch::Costs;
+use crate::torch::hooks::Carried;
 use crate::torch::tape::{StorageId, Tape};
 use crate::torch::trail::{Entry, Part, Trail};
 use peakledger_core::Moment;
@@ -16,6 +17,7 @@ pub(super) struct Stretch {
     pub(super) moments: Range<u32>,
     pub(super) stored: Range<usize>,
     pub(super) costs: Costs,
+    pub(super) carried: Carried,
 }
 
 /// A stretch at its place on the whole tape.
@@ -49,7 +51,14 @@ pub(super) struct Stretches {
 impl Stretches {
     /// Lays the stretches of a run out for a model of so many layers.
     pub(super) fn of(tape: &Tape, trail: &Trail, alike: &Alike, layers: usize) -> Option<Stretches> {
-        let begin = Entry { part: Part::Between, pass: 0, moment: 0, stored: 0, costs: Costs::default() };
+        let begin = Entry {
+            part: Part::Between,
+            pass: 0,
+            moment: 0,
+            stored: 0,
+            costs: Costs::default(),
+            carried: Carried::default(),
+        };
         let entries: Vec<Entry> = std::iter::once(begin).chain(trail.entries.iter().copied()).collect();
         let end = (tape.next().0, tape.stored.len());
         let ends = entries.iter().skip(1).map(|next| (next.moment, next.stored, Some(next.costs)));
@@ -60,6 +69,7 @@ impl Stretches {
             moments: entry.moment..moment,
             stored: entry.stored..stored,
             costs: costs.map_or(Costs::default(), |costs| costs - entry.costs),
+            carried: entry.carried,
         };
         let all: Vec<Stretch> = entries.iter().zip(ends).map(stretch).collect();
         let passes = entries.last().map_or(0, |entry| entry.pass) + 1;

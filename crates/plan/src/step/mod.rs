@@ -17,11 +17,11 @@ use crate::nn::{Builder, Parameter, count};
 use crate::optim::GradScaler;
 use crate::options::{Objective, Options, Recompute};
 use crate::parallel::context;
-use crate::parallel::data::shared_out;
+use crate::parallel::data::{layers_ahead, shared_out};
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
-use crate::parallel::{Schedule, Stack};
+use crate::parallel::{Schedule, Sharding, Stack};
 use crate::pipeline::Pipeline;
 use crate::repeat::{Folded, Repeat, Rounds, sends_in_buckets, shares_within_passes};
 use crate::torch::facts::Facts;
@@ -261,12 +261,18 @@ fn run_so(
 }
 
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
-/// layers: DeepSpeed's buckets and the parts of its flat buffer; nor where it waits for gradients of weights that themselves wait.
+/// layers: the parts of DeepSpeed's flat buffer, and its buckets but for those of ZeRO 3 ([`layers_ahead`]); nor where it waits for gradients of weights that themselves wait.
 /// Nor where Megatron's layers make tables of their own in the first step, of which a cache keeps some (latent attention).
 pub(crate) fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
     let has_tables = options.stack == Stack::Megatron && arch.shape.v_head_dim.is_some();
     let waits = !matches!(options.parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe);
-    !(has_tables || sends_in_buckets(options) || waits && shares_within_passes(options))
+    let in_own_parts = sends_in_buckets(options) && !is_plain_zero3(options);
+    !(has_tables || in_own_parts || waits && shares_within_passes(options))
+}
+
+/// ZeRO 3 with all of it on the card.
+fn is_plain_zero3(options: &Options) -> bool {
+    options.parallel.sharding == Sharding::Zero3 && !options.offload.has_optimizer()
 }
 
 /// The layers that need not be run, if there are such.
@@ -284,8 +290,13 @@ fn alike_layers(
     };
     let together = options.recompute.layers().map_or(1, |layers| layers.get() as usize);
     let offloads = options.offload.activations || options.offload.parameters;
-    let ahead = if offloads { options.offload_prefetch as usize } else { 0 };
-    Repeat::of(&torch.tape.borrow(), parameters, way, together, ahead)
+    let tape = torch.tape.borrow();
+    let ahead = match options.parallel.sharding {
+        Sharding::Zero3 => layers_ahead(&tape, parameters, &options.parallel.data.zero)?,
+        _ if offloads => options.offload_prefetch as usize,
+        _ => 0,
+    };
+    Repeat::of(&tape, parameters, way, together, ahead)
 }
 
 /// How many parameters the whole model has, and how many of them are trained: it is built, but not run.

@@ -12,6 +12,10 @@ pub(crate) type Inner<'a> = Box<dyn FnOnce(&Tensor) -> Tensor + 'a>;
 /// The same for experts, which are given hidden states and the weights of the router.
 pub(crate) type InnerExperts<'a> = Box<dyn FnOnce(&[Tensor; 2]) -> Tensor + 'a>;
 
+/// What hooks carry from one layer into the next: layers that begin with other numbers are not alike, whatever they leave on the
+/// tape.
+pub(crate) type Carried = [u64; 6];
+
 /// Hooks of a strategy. Those that it does not need do nothing.
 pub(crate) trait ModuleHooks {
     /// A micro-batch begins, after which the step goes on to the update if it is the last.
@@ -53,6 +57,11 @@ pub(crate) trait ModuleHooks {
     /// The model has put that out.
     fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
         output
+    }
+
+    /// What is carried from one layer into the next, as numbers.
+    fn carried(&self) -> Carried {
+        Carried::default()
     }
 
     /// Backward has ended.

@@ -209,7 +209,7 @@ impl Torch {
         let hooks = self.module_hooks.borrow_mut().replace(calls.clone());
         self.says_modules.set(true);
         self.halted.set(true);
-        forward();
+        self.off_the_trail(forward);
         self.halted.set(false);
         *self.module_hooks.borrow_mut() = hooks;
         (calls.called.take(), calls.returned.take())

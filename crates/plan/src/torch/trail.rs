@@ -1,6 +1,7 @@
 //! Where a run passes through the decoder layers: kept where some of them are left out, to be written down afterwards
 //! ([`crate::repeat`]).
 
+use super::hooks::Carried;
 use super::{Costs, Torch};
 use std::ops::Range;
 
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) stored: usize,
     /// What the phase has cost so far.
     pub(crate) costs: Costs,
+    /// What hooks bring into it.
+    pub(crate) carried: Carried,
 }
 
 /// A part of the tape.
@@ -108,7 +111,19 @@ impl Torch {
             moment: tape.next().0,
             stored: tape.stored.len(),
             costs: self.costs_so_far(),
+            carried: self.module_hooks.borrow().as_ref().map_or(Carried::default(), |hooks| hooks.carried()),
         });
+    }
+
+    /// Runs `body` off the trail.
+    pub(super) fn off_the_trail(&self, body: impl FnOnce()) {
+        let length = |trail: &Trail| (trail.entries.len(), trail.nodes.len());
+        let before = self.trail.borrow().as_ref().map(length);
+        body();
+        if let (Some(trail), Some((entries, nodes))) = (&mut *self.trail.borrow_mut(), before) {
+            trail.entries.truncate(entries);
+            trail.nodes.truncate(nodes);
+        }
     }
 
     /// Backward has ended.

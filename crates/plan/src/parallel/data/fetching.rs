@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Numbers of other parameters until which the next use of one counts as soon (`stage3_max_reuse_distance`).
-const SOON: u64 = 1_000_000_000;
+pub(super) const SOON: u64 = 1_000_000_000;
 
 /// The parameters, as modules use them.
 pub(super) struct Fetching {
@@ -202,6 +202,15 @@ impl Fetching {
             *slot = (*slot).max(Some(at));
         }
         Some(index)
+    }
+
+    /// What goes from one layer into the next: numbers that are here, numbers that were asked for ahead of the place that is
+    /// reached, and parameters that are registered.
+    pub(super) fn carried(&self) -> [u64; 3] {
+        let used_before = |at: usize| self.used_before.get(at).copied().unwrap_or(0);
+        let asked = self.uses.get(self.next.get()).map_or(0, |(_, at)| used_before(*at));
+        let registered: usize = self.handles.borrow().iter().map(|handle| handle.registered).sum();
+        [self.available.get(), asked.saturating_sub(used_before(self.reached.get())), registered as u64]
     }
 
     /// What is not here comes together, and is waited for.

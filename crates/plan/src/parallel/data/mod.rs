@@ -1,6 +1,7 @@
 //! Data parallel ranks: each runs the same step on another batch, and parameters, gradients and optimizer state are copied to
 //! all of them, or shared out among them.
 
+mod ahead;
 mod check;
 mod communication;
 mod ddp;
@@ -16,6 +17,7 @@ mod words;
 mod zero;
 mod zero3;
 
+pub(crate) use ahead::layers_ahead;
 pub(crate) use gathered::GATHERED;
 pub(crate) use words::rule as buffer_rule;
 

@@ -18,7 +18,7 @@ use crate::nn::Parameter;
 use crate::options::{Options, Recompute};
 use crate::parallel::Mesh;
 use crate::torch::autograd::Leaf;
-use crate::torch::hooks::{Inner, ModuleHooks};
+use crate::torch::hooks::{Carried, Inner, ModuleHooks};
 use crate::torch::network::{Collective, Peers};
 use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
@@ -298,6 +298,12 @@ impl ModuleHooks for Zero3 {
         let fetching = self.fetching.borrow();
         within.drain(common..).rev().for_each(|left| fetching.release(left));
         within.extend(path.iter().skip(common).inspect(|entered| fetching.fetch(**entered)));
+    }
+
+    fn carried(&self) -> Carried {
+        let filling = self.filling.borrow();
+        let [available, asked_ahead, registered] = self.fetching.borrow().carried();
+        [filling.elements, filling.padded, filling.parts.len() as u64, available, asked_ahead, registered]
     }
 
     fn end(&self) {
