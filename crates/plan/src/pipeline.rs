@@ -10,7 +10,7 @@
 use crate::model::{Batch, Model};
 use crate::options::Options;
 use crate::parallel::megatron::Names;
-use crate::parallel::schedule::{Action, Pass, actions, runs};
+use crate::parallel::schedule::{Action, Pass, runs};
 use crate::parallel::stage::Part;
 use crate::parallel::{Schedule, Stack};
 use crate::step::{Graph, Loop, load_part, place_input};
@@ -40,11 +40,11 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// A stage with its parts, so many micro-batches of which are run, and what it needs of all of them on the device.
+    /// A stage with its parts, what it does in order, and what it needs of all micro-batches on the device.
     pub(crate) fn new(
         torch: &Rc<Torch>,
         options: &Options,
-        (seq_len, run): (u64, u32),
+        (seq_len, actions): (u64, Vec<Action>),
         parts: Vec<(Part, Box<dyn Model>)>,
         between: (Layout, Dtype),
     ) -> Pipeline {
@@ -62,7 +62,6 @@ impl Pipeline {
         });
         let inputs = inputs.collect();
         let both_ways = parallel.schedule == Schedule::DualPipe;
-        let actions = actions(parallel, stage, run, micro_batches);
         Pipeline { actions, inputs, between, parts, neighbours, both_ways }
     }
 

@@ -79,7 +79,7 @@ fn gpipe(micro_batches: u32) -> Vec<Action> {
 
 /// As many forward passes as there are stages after this one; then one forward, one backward in turn
 /// (`forward_backward_pipelining_without_interleaving`, Megatron-LM's `core/pipeline_parallel/schedules.py`).
-fn one_f_one_b(stages: u32, stage: u32, micro_batches: u32) -> Vec<Action> {
+pub(crate) fn one_f_one_b(stages: u32, stage: u32, micro_batches: u32) -> Vec<Action> {
     let warm_up = (stages - 1 - stage).min(micro_batches);
     let forward = |i| action(Pass::Forward, i);
     let backward = |i| action(Pass::Backward, i);

@@ -2,7 +2,7 @@
 
 use super::folded::{Between, Cut, More, PhaseRun};
 use super::layers::{Repeat, When, Whole};
-use super::turns::{Along, Meaning, Piece, Place, Turn, Turns};
+use super::turns::{Along, Meaning, Place, Turns};
 use crate::torch::Costs;
 use crate::torch::tape::{ModuleId, NEVER, Role, StorageId, Stored, Tape};
 use crate::torch::trail::{Part, Trail};
@@ -176,37 +176,35 @@ impl Turns<'_> {
         Some(OfMicroBatches { more: self.more(of_layers)?, phases: self.phases()?, seen: self.seen()? })
     }
 
-    /// The moment that what is left out of a turn's row comes before.
-    fn cut(&self, turn: usize) -> Option<Moment> {
-        let end = self.rounds.again_ends(turn)?;
-        Some(Moment(self.turns.get(end).map_or(self.after[0].0, |turn| turn.moments.start)))
+    /// The moment that what is left out of rounds comes before, of which those that are written down again end there.
+    fn cut(&self, end: usize) -> Moment {
+        Moment(self.turns.get(end).map_or(self.after[0].0, |turn| turn.moments.start))
     }
 
     fn more(&self, of_layers: &[More]) -> Option<Vec<More>> {
         let by_layers: BTreeMap<u32, &More> = of_layers.iter().map(|more| (more.like.0, more)).collect();
         let mut more = Vec::new();
         for (turn_at, turn) in self.turns.iter().enumerate() {
-            let is_again = self.rounds.is_again(turn_at);
-            let cut = self.cut(turn_at)?;
+            let cut = self.rounds.again_ends(turn_at).map(|end| self.cut(end));
             for storage in turn.stored.clone() {
                 // where that is not known of any, nothing is
                 let goes = self.moment(turn_at, storage, |stored| stored.death)?;
                 let stored = self.tape.stored.get(storage)?;
                 let (moved, step) = (self.rounds.moved(turn_at), self.rounds.step(turn_at));
                 self.at(Along::Moments, goes, moved)?;
-                if !is_again {
-                    continue;
-                }
+                let Some(cut) = cut else { continue };
                 let last = self.rounds.copies(turn_at).checked_mul(step)?;
-                [step, last]
+                [moved + step, moved + last]
                     .into_iter()
                     .try_for_each(|later| self.at(Along::Moments, goes, later).map(drop))?;
                 let death = match goes {
                     Meaning::Fixed(_) => stored.death,
-                    Meaning::Follows(action, _) => match self.cut(self.turn(action)?)? {
-                        same if same == cut => continue,
-                        other => Moment(other.0.checked_sub(1)?),
-                    },
+                    Meaning::Follows(action, ..) => {
+                        match self.cut(self.rounds.goes_with(turn_at, self.turn(action)?)?) {
+                            same if same == cut => continue,
+                            other => Moment(other.0.checked_sub(1)?),
+                        }
+                    }
                 };
                 let is_seen_at_once = stored.tracked == NEVER || stored.tracked == stored.birth;
                 if death < cut || !is_seen_at_once {
@@ -234,12 +232,13 @@ impl Turns<'_> {
         phases.extend((0..before).map(as_run));
         for piece in &self.pieces {
             let turn = self.turns.get(piece.turn)?;
-            let next = self.rounds.next(piece.turn).filter(|_| piece.later > 0);
+            let moved = self.rounds.moved(piece.turn);
+            let next = self.rounds.next(piece.turn).filter(|_| piece.later > moved);
             let next = next.and_then(|next| self.turns.get(next));
             for (offset, mark) in turn.marks.clone().enumerate() {
                 let between = next.map(|next| Between {
                     next: next.marks.start + offset,
-                    step: piece.later / self.rounds.step(piece.turn),
+                    step: (piece.later - moved) / self.rounds.step(piece.turn),
                     of: self.rounds.copies(piece.turn) + 1,
                 });
                 phases.push(PhaseRun { mark, later: piece.later, between });
@@ -249,28 +248,36 @@ impl Turns<'_> {
         Some(phases)
     }
 
-    /// From when on the batches of the micro-batches that are not run are seen: there are as many as of those that are.
+    /// From when on the batches of the micro-batches that are not run are seen: as many of a name as passes that see one of it are
+    /// written down again.
     fn seen(&self) -> Option<Vec<(StorageId, Moment)>> {
         let first = self.turns.first()?.stored.start;
-        let mut seen = Vec::new();
         let before = self.tape.stored.get(..first)?;
-        for (id, stored) in (0..).map(StorageId).zip(before) {
+        let seen_in = |stored: &Stored| match self.place(Along::Moments, stored.tracked.0) {
+            Place::In { turn, .. } => Some(turn),
+            _ => None,
+        };
+        let is_run = |micro_batch| self.turns.iter().any(|turn| turn.action.micro_batch == micro_batch);
+        // the cuts that batches of a name are seen from, in order
+        let mut cuts: BTreeMap<&str, Vec<Moment>> = BTreeMap::new();
+        for stored in before {
             self.seen_from_outside(stored.death)?;
             self.tracked(stored)?;
-            let Role::Input { name, micro_batch } = stored.role else { continue };
-            if self.turns.iter().any(|turn| turn.action.micro_batch == micro_batch) {
-                continue;
+            let (Role::Input { name, .. }, Some(turn)) = (stored.role, seen_in(stored)) else { continue };
+            if let Some(end) = self.rounds.again_ends(turn) {
+                let copies = std::iter::repeat_n(self.cut(end), self.rounds.copies(turn) as usize);
+                cuts.entry(name).or_default().extend(copies);
             }
-            let passes =
-                || self.pieces_of(micro_batch).filter_map(|piece| Some((piece, self.turns.get(piece.turn)?)));
-            let sees = |(piece, turn): &(&Piece, &Turn)| {
-                let role = Role::Input { name, micro_batch: turn.action.micro_batch };
-                let tracked = before.iter().find(|it| it.role == role).map(|it| it.tracked.0);
-                let place = tracked.map(|tracked| self.place(Along::Moments, tracked));
-                matches!(place, Some(Place::In { turn, .. }) if turn == piece.turn)
-            };
-            if let Some((piece, _)) = passes().find(sees) {
-                seen.push((id, self.cut(piece.turn)?));
+        }
+        let mut cuts: BTreeMap<&str, _> =
+            cuts.into_iter().map(|(name, cuts)| (name, cuts.into_iter())).collect();
+        let mut seen = Vec::new();
+        for (id, stored) in (0..).map(StorageId).zip(before) {
+            let Role::Input { name, micro_batch } = stored.role else { continue };
+            if !is_run(micro_batch)
+                && let Some(cut) = cuts.get_mut(name).and_then(Iterator::next)
+            {
+                seen.push((id, cut));
             }
         }
         Some(seen)

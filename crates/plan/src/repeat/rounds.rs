@@ -8,13 +8,17 @@
 //! rounds of their own. A round is found in the order of passes, not by the schedule's name, and what is run, with the round
 //! as often as it is written down again, has to be the whole step in its order.
 //!
+//! A stage of 1F1B that warms up with many passes is run as one that warms up with few: it has rounds of the warm-up, of forward and
+//! backward in turn, and of the cool-down. What is made in the warm-up passes that are left out is there until as many passes of
+//! the cool-down.
+//!
 //! Megatron's schedule holds what it received by a name until the next is received, which in the rounds is after another pass
 //! than at the end; FSDP2 and DDP leave things to whichever pass comes next. So what such rounds leave has to go in rounds, and
 //! as many more are run as the warm-up is long. In torch's own schedules, without FSDP2 and DDP, everything goes in the
 //! backward pass of its micro-batch or in the pass after it.
 
 use crate::options::{HoldOutputs, Options};
-use crate::parallel::schedule::{Action, Pass, actions, in_steps_of};
+use crate::parallel::schedule::{Action, Pass, actions, in_steps_of, one_f_one_b};
 use crate::parallel::{Schedule, Sharding, Stack};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +27,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rounds {
     /// What is run.
-    pub(super) run: Vec<Action>,
+    pub(crate) run: Vec<Action>,
     /// What runs in a whole step.
     pub(super) whole: Vec<Action>,
     /// How many micro-batches are run.
@@ -59,6 +63,10 @@ pub(super) struct Again {
 /// The longest round that is looked for, in passes.
 const LONGEST: usize = 256;
 
+/// With how many passes a stage of 1F1B warms up whose own warm-up is longer: the first, one that is written down again, and one
+/// that it is compared with.
+const FEW: u32 = 3;
+
 /// More micro-batches than these are not run to save others.
 const MOST: u32 = 256;
 
@@ -80,6 +88,12 @@ impl Rounds {
         let by_names = options.stack == Stack::Megatron && parallel.schedule != Schedule::Interleaved;
         let by_place = parallel.pp > 1 && by_names || shares_within_passes(options);
         let ends = parallel.pp > 1 || ends_otherwise(options, has_experts);
+        if parallel.pp > 1 && parallel.schedule == Schedule::OneFOneB && !by_place {
+            let few = Rounds::of_few_ahead(&whole, parallel.pp - 1 - stage, all);
+            if few.is_some() {
+                return few;
+            }
+        }
         let each = in_steps_of(parallel);
         let fewer = (1..).map(|steps| steps * each).take_while(|run| *run < all.min(MOST));
         fewer.into_iter().find_map(|micro_batches| {
@@ -94,59 +108,107 @@ impl Rounds {
         })
     }
 
+    /// Those of a stage of 1F1B that warms up with so many passes, run with few of them; nothing where it has no more.
+    fn of_few_ahead(whole: &[Action], warm_up: u32, all: u32) -> Option<Rounds> {
+        let ahead = warm_up.checked_sub(FEW).filter(|ahead| *ahead > 0)?;
+        let micro_batches = 2 * FEW;
+        let between = all.checked_sub(micro_batches + ahead).filter(|rounds| *rounds > 0)?;
+        let run = one_f_one_b(FEW + 1, 0, micro_batches);
+        let few = FEW as usize;
+        // of each row the first is unlike the others: it is the first of its kind, or comes after another
+        let row = |from, length, copies| Some(Row { copies, ..Row::from(&run, from, length)? });
+        let rows = vec![row(1, 1, ahead)?, row(few + 2, 2, between)?, row(3 * few, 1, ahead)?];
+        let rounds = Rounds { run, whole: whole.to_vec(), micro_batches, rows, by_place: false };
+        rounds.is_whole(whole).then_some(rounds)
+    }
+
     /// What runs in the whole step, in its order: what was run, and each round as often as it is written down again.
-    pub(super) fn written(&self) -> impl Iterator<Item = Again> + '_ {
-        (0..self.run.len()).flat_map(|run| {
-            let ended = self.rows.iter().find(|row| row.again.end == run + 1);
-            let copies = ended.into_iter().flat_map(|row| {
-                let copy =
-                    move |copy| row.again.clone().map(move |run| Again { run, later: copy * row.step });
-                (1..=row.copies).flat_map(copy)
-            });
-            std::iter::once(Again { run, later: self.moved(run) }).chain(copies)
-        })
+    pub(super) fn written(&self) -> Vec<Again> {
+        let mut written = Vec::with_capacity(self.whole.len());
+        for run in 0..self.run.len() {
+            written.push(Again { run, later: self.moved(run) });
+            let Some(row) = self.rows.iter().find(|row| row.again.end == run + 1) else { continue };
+            for copy in 1..=row.copies {
+                let again = |run| Again { run, later: self.moved(run) + copy * row.step };
+                written.extend(row.again.clone().map(again));
+            }
+        }
+        written
     }
 
     /// Whether that is the whole step.
     fn is_whole(&self, whole: &[Action]) -> bool {
         let action = |Again { run, later }| self.run.get(run).map(|action| later_by(*action, later));
-        self.written().map(action).eq(whole.iter().copied().map(Some))
+        self.written().into_iter().map(action).eq(whole.iter().copied().map(Some))
     }
 
-    /// The row that a pass is run in, or those of its part are.
-    fn row(&self, run: usize) -> Option<&Row> {
-        let action = self.run.get(run)?;
-        let has = |row: &&Row, is_one: &dyn Fn(&Action) -> bool| {
-            self.run.get(row.again.clone()).is_some_and(|round| round.iter().any(is_one))
+    /// The rows that a pass is run in, or those of its part are.
+    fn rows_of(&self, run: usize) -> impl DoubleEndedIterator<Item = &Row> {
+        let action = self.run.get(run);
+        let has = move |row: &&Row, is_one: &dyn Fn(&Action, &Action) -> bool| {
+            let round = self.run.get(row.again.clone()).unwrap_or_default();
+            action.is_some_and(|action| round.iter().any(|it| is_one(it, action)))
         };
-        let of_pass = self.rows.iter().find(|row| has(row, &|it| key(it) == key(action)));
-        of_pass.or_else(|| self.rows.iter().find(|row| has(row, &|it| it.part == action.part)))
+        let is_of_pass = |it: &Action, action: &Action| key(it) == key(action);
+        let passes_have_rows = self.rows.iter().any(|row| has(&row, &is_of_pass));
+        self.rows.iter().filter(move |row| match passes_have_rows {
+            true => has(row, &is_of_pass),
+            false => has(row, &|it, action| it.part == action.part),
+        })
     }
 
     /// By how many micro-batches what was run there is later in the whole step, where it first stands.
     pub(super) fn moved(&self, run: usize) -> u32 {
-        self.row(run).filter(|row| run >= row.again.end).map_or(0, |row| row.copies * row.step)
+        self.rows_of(run).filter(|row| run >= row.again.end).map(|row| row.copies * row.step).sum()
+    }
+
+    /// By how many micro-batches more another pass of the same round is moved: in the whole step the two come together,
+    /// whichever micro-batches they are of.
+    pub(super) fn moved_more(&self, run: usize, other: usize) -> i64 {
+        let is_of_pass = |a: Option<&Action>, b: Option<&Action>| a.map(key) == b.map(key);
+        let round = |row: &Row, run: usize| {
+            let length = row.again.len();
+            (run + length - row.again.start % length) / length
+        };
+        let is_in_one = |row: &Row| row.again.len() > 1 && round(row, run) == round(row, other);
+        if is_of_pass(self.run.get(run), self.run.get(other)) || !self.rows.iter().any(is_in_one) {
+            return 0;
+        }
+        i64::from(self.moved(other)) - i64::from(self.moved(run))
     }
 
     /// Micro-batches from a round to the next, where that pass is run in rounds.
     pub(super) fn step(&self, run: usize) -> u32 {
-        self.row(run).map_or(1, |row| row.step)
+        self.rows_of(run).next().map_or(1, |row| row.step)
     }
 
-    /// How often the round of a pass is written down again.
+    /// The row of a pass that is written down again.
+    fn row_again(&self, run: usize) -> Option<&Row> {
+        self.rows.iter().find(|row| row.again.contains(&run))
+    }
+
+    /// How often a pass is written down again.
     pub(super) fn copies(&self, run: usize) -> u32 {
-        self.row(run).map_or(0, |row| row.copies)
+        self.row_again(run).map_or(0, |row| row.copies)
     }
 
     /// Where what is written down again of a pass ends.
     pub(super) fn again_ends(&self, run: usize) -> Option<usize> {
-        Some(self.row(run)?.again.end)
+        Some(self.row_again(run)?.again.end)
+    }
+
+    /// Where the passes are written down again that let go of what a pass that is written down again made, where one like `other`
+    /// does: those of its own row, or what the warm-up makes those of the cool-down.
+    pub(super) fn goes_with(&self, run: usize, other: usize) -> Option<usize> {
+        let own = self.row_again(run)?;
+        let has_own = self.rows_of(other).any(|row| row == own);
+        let row = if has_own { own } else { self.rows_of(other).next_back()? };
+        Some(row.again.end)
     }
 
     /// What the round that is written down again is compared with: for a place in it, that of the next.
     pub(super) fn next(&self, run: usize) -> Option<usize> {
-        let row = self.rows.iter().find(|row| row.again.contains(&run))?;
-        Some(run + row.again.len())
+        Some(run + self.row_again(run)?.again.len())
     }
 
     /// All places that are written down again.
@@ -156,7 +218,7 @@ impl Rounds {
 
     /// Whether what was run there is written down again.
     pub(super) fn is_again(&self, run: usize) -> bool {
-        self.rows.iter().any(|row| row.again.contains(&run))
+        self.row_again(run).is_some()
     }
 
     /// Whether it is, or is compared with what is.
@@ -325,6 +387,9 @@ mod tests {
         };
         assert_snapshot!(run(stages(0), 8), @"7: F4 B1");
         assert_snapshot!(run(stages(3), 32), @"4: F1 B1");
+        let of_16 = Parallel { pp: 16, ..stages(0) };
+        assert_snapshot!(run(of_16.clone(), 18), @"");
+        assert_snapshot!(run(of_16, 64), @"6: F1 F4 B1 B3");
         assert_snapshot!(run(Parallel { schedule: Schedule::Gpipe, ..stages(1) }, 32), @"4: F1 B1");
         let of = |schedule, rank| Parallel { schedule, ..stages(rank) };
         assert_snapshot!(run(of(Schedule::ZbH1, 1), 32), @"7: F4 I2 W1");
@@ -356,7 +421,7 @@ mod tests {
                 let rounds =
                     Rounds::of(&options, false).unwrap_or_else(|| panic!("{:?}, {many}", options.parallel));
                 let action = |Again { run, later }| later_by(rounds.run[run], later);
-                let written: Vec<Action> = rounds.written().map(action).collect();
+                let written: Vec<Action> = rounds.written().into_iter().map(action).collect();
                 assert_eq!(written, actions(&options.parallel, rank, many, many), "{options:?}");
                 assert!(rounds.micro_batches <= 7 * pp, "{} of {options:?}", rounds.micro_batches);
             }

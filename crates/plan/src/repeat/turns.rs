@@ -38,8 +38,8 @@ pub(super) enum Place {
 pub(super) enum Meaning {
     /// This one of the whole tape.
     Fixed(u32),
-    /// So far into an action as many micro-batches later as the turn is.
-    Follows(Action, u32),
+    /// So far into an action as many micro-batches later as the turn is, and so many more where the two are of one round.
+    Follows(Action, u32, i64),
 }
 
 /// What is counted along the tape.
@@ -173,7 +173,7 @@ impl Turns<'_> {
             Place::In { turn, offset } => (turn, offset),
         };
         let to = self.turns.get(place)?.action;
-        let follows = Meaning::Follows(to, base);
+        let follows = Meaning::Follows(to, base, self.rounds.moved_more(turn, place));
         let is_again = self.rounds.is_again(turn);
         if !is_again && (place == turn || self.rounds.moved(turn) == self.rounds.moved(place)) {
             return Some(follows);
@@ -199,16 +199,17 @@ impl Turns<'_> {
     /// A place in a turn as it was run, in the whole step.
     pub(super) fn in_whole(&self, along: Along, turn: usize, base: u32) -> Option<u32> {
         let action = self.turns.get(turn)?.action;
-        self.at(along, Meaning::Follows(action, base), self.rounds.moved(turn))
+        self.at(along, Meaning::Follows(action, base, 0), self.rounds.moved(turn))
     }
 
     /// Where that is in the whole step, for a turn so many micro-batches later.
     pub(super) fn at(&self, along: Along, meaning: Meaning, later: u32) -> Option<u32> {
-        let (to, base) = match meaning {
+        let (to, base, more) = match meaning {
             Meaning::Fixed(at) => return Some(at),
-            Meaning::Follows(to, base) => (to, base),
+            Meaning::Follows(to, base, more) => (to, base, more),
         };
-        let piece = self.piece(Action { micro_batch: to.micro_batch + later, ..to })?;
+        let micro_batch = u32::try_from(i64::from(to.micro_batch) + i64::from(later) + more).ok()?;
+        let piece = self.piece(Action { micro_batch, ..to })?;
         self.rounds.goes_alike(self.turn(to)?, piece.turn).then_some(())?;
         let turn = self.turns.get(piece.turn)?;
         match along {

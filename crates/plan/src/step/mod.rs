@@ -19,6 +19,7 @@ use crate::options::{Objective, Options, Recompute};
 use crate::parallel::context;
 use crate::parallel::data::{layers_ahead, shared_out};
 use crate::parallel::experts::ExpertParallel;
+use crate::parallel::schedule::{Action, actions};
 use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
 use crate::parallel::{Schedule, Sharding, Stack};
@@ -83,7 +84,8 @@ pub(crate) fn run_alike(
 ) -> Result<Option<Outcome>, Problem> {
     let rounds = if alike.micro_batches { Rounds::of(options, arch.shape.num_experts > 0) } else { None };
     let micro_batches = rounds.as_ref().map_or(options.gradient_accumulation_steps, |it| it.micro_batches);
-    let way = Way { micro_batches, few_layers: alike.layers, facts: None };
+    let order = rounds.as_ref().map(|it| it.run.as_slice());
+    let way = Way { micro_batches, order, few_layers: alike.layers, facts: None };
     let Some((outcome, _)) = run_so(arch, options, seq_len, way)? else { return Ok(None) };
     let Some(rounds) = rounds else { return Ok(Some(outcome)) };
     let folded = outcome.folded.without_micro_batches(rounds);
@@ -99,15 +101,17 @@ pub(crate) fn run_recording(
     micro_batches: u32,
     facts: Option<Facts>,
 ) -> Result<(Outcome, Option<Facts>), Problem> {
-    match run_so(arch, options, seq_len, Way { micro_batches, few_layers: false, facts })? {
+    match run_so(arch, options, seq_len, Way { micro_batches, order: None, few_layers: false, facts })? {
         Some(run) => Ok(run),
         None => unreachable!("nothing is written down where every layer is run"),
     }
 }
 
 /// How a step is run.
-struct Way {
+struct Way<'a> {
     micro_batches: u32,
+    /// In which order a stage runs them, if not as its schedule has it.
+    order: Option<&'a [Action]>,
     /// Whether layers are left out that are like others, and written down afterwards.
     few_layers: bool,
     facts: Option<Facts>,
@@ -118,7 +122,7 @@ fn run_so(
     arch: &Architecture,
     options: &Options,
     seq_len: u64,
-    Way { micro_batches, few_layers, facts }: Way,
+    Way { micro_batches, order, few_layers, facts }: Way<'_>,
 ) -> Result<Option<(Outcome, Option<Facts>)>, Problem> {
     let parallel = &options.parallel;
     let stage = options.mesh()?.place(parallel.rank).pp;
@@ -222,7 +226,11 @@ fn run_so(
                 Stack::Megatron => [tokens, rows, width],
             };
             let between = (Layout::contiguous(&hidden_states), weights);
-            Program::Stage(Pipeline::new(&torch, options, (seq_len, micro_batches), models, between))
+            let order = match order {
+                Some(order) => order.to_vec(),
+                None => actions(parallel, stage, micro_batches, options.gradient_accumulation_steps),
+            };
+            Program::Stage(Pipeline::new(&torch, options, (seq_len, order), models, between))
         }
     };
     let loop_ = Loop {

@@ -249,3 +249,23 @@ fn so_is_one_whose_rounds_have_more_passes() {
     // a stage of several parts runs all of its layers
     is_met(&met, &[("DualPipe", [40, 0]), ("Interleaved", [80, 0]), ("ZbH1", [60, 25]), ("ZbH2", [60, 25])]);
 }
+
+/// Stages that warm up with more passes than are run of them.
+#[test]
+fn so_is_one_that_warms_up_with_many() {
+    let bf16 = Options { precision: Precision::Bf16, seq_len: Some(LENGTH), ..Options::default() };
+    let (mut wrong, mut met) = (Vec::new(), Met::new());
+    for architecture in ["llama", "qwen3_moe"].map(|family| config(family, 48, "")) {
+        for (pp, rank, gradient_accumulation_steps) in [(8, 0, 11), (8, 0, 17), (8, 2, 12), (6, 1, 9)] {
+            let parallel = Parallel { pp, rank, ..Parallel::default() };
+            let plain = Options { parallel, gradient_accumulation_steps, ..bf16.clone() };
+            assert_eq!(Rounds::of(&plain, false).map(|rounds| rounds.micro_batches), Some(6));
+            let mut steps = vec![plain.clone(), shared(&plain, Sharding::Zero1)];
+            steps.push(Options { recompute: Recompute::Full, clip_grad_norm: true, ..plain.clone() });
+            steps.extend(others(&plain));
+            wrong.extend(compared(&architecture, steps.into_iter(), &mut met));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {met:?}: {wrong:#?}", wrong.len());
+    is_met(&met, &[("OneFOneB", [38, 30])]);
+}
