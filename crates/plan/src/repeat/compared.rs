@@ -2,7 +2,7 @@
 
 use super::layers::{When, Whole};
 use super::stretches::{Piece, Stretch};
-use crate::torch::tape::{NEVER, Ran, Role, Stored};
+use crate::torch::tape::{NEVER, Role, Stored};
 use crate::torch::trail::Part;
 use peakledger_core::{Category, Device, Moment};
 use std::ops::Range;
@@ -37,8 +37,8 @@ impl Whole<'_> {
         }
         for pass in self.stretches.passes() {
             for layer in alike.again() {
-                let (a, b) =
-                    (self.stretches.in_pass(pass, layer), self.stretches.in_pass(pass, layer + alike.unit));
+                let run = |layer| Some(self.stretches.place(pass, alike.in_model(layer))?.stretch);
+                let (a, b) = (run(layer), run(layer + alike.unit));
                 let (Some(a), Some(b)) = (a, b) else {
                     (a == b).then_some(())?; // a layer in the middle of a checkpoint
                     continue;
@@ -66,19 +66,31 @@ impl Whole<'_> {
     }
 
     fn are_same(&self, [a, b]: [(&Piece, &Stretch); 2]) -> Option<bool> {
-        let of = |(piece, stretch): (&Piece, &Stretch)| -> Option<(Vec<Ran>, Vec<Stored>)> {
-            let mut all = (Vec::new(), Vec::new());
-            self.write_ran(piece, stretch, &mut all.0)?;
-            self.write_stored(piece, stretch, &mut all.1)?;
-            // when a gradient goes after backward is known of each by itself
-            let gradients =
-                all.1.iter_mut().zip(self.when.get(stretch.stored.clone())?).filter(|(stored, when)| {
-                    matches!(when, When::At(_) | When::Never) && self.has_stand_ins(stored)
-                });
-            gradients.for_each(|(stored, _)| stored.death = NEVER);
-            Some(all)
-        };
-        let begin_alike = a.1.carried == b.1.carried && a.1.costs == b.1.costs;
-        Some(begin_alike && of(a)? == of(b)?)
+        let alone = |stretch: &Stretch| (stretch.carried, stretch.moments.len(), stretch.stored.len());
+        if alone(a.1) != alone(b.1) || a.1.costs != b.1.costs {
+            return Some(false);
+        }
+        let ran = self.written_ran(a.0, a.1)?.zip(self.written_ran(b.0, b.1)?);
+        let stored = self.without_stand_ins(a.0, a.1)?.zip(self.without_stand_ins(b.0, b.1)?);
+        Some(are_equal(ran) && are_equal(stored))
     }
+
+    /// The storages of a stretch as a piece means them; when a gradient goes after backward is known of each by itself.
+    fn without_stand_ins<'a>(
+        &'a self,
+        piece: &'a Piece,
+        stretch: &'a Stretch,
+    ) -> Option<impl Iterator<Item = Option<Stored>> + 'a> {
+        let written = self.written_stored(piece, stretch)?.zip(self.when.get(stretch.stored.clone())?);
+        Some(written.map(|(stored, when)| {
+            let stored = stored?;
+            let stands_in = matches!(when, When::At(_) | When::Never) && self.has_stand_ins(&stored);
+            Some(if stands_in { Stored { death: NEVER, ..stored } } else { stored })
+        }))
+    }
+}
+
+/// Whether all could be written down, and are the same.
+fn are_equal<T: PartialEq>(mut pairs: impl Iterator<Item = (Option<T>, Option<T>)>) -> bool {
+    pairs.all(|(a, b)| a.is_some() && a == b)
 }

@@ -198,7 +198,11 @@ impl Whole<'_> {
     }
 
     /// Modules as a piece means them: many in a row are the same.
-    pub(super) fn modules(&self, piece: &Piece, run: Part) -> impl FnMut(ModuleId) -> Option<ModuleId> {
+    pub(super) fn modules<'a>(
+        &'a self,
+        piece: &'a Piece,
+        run: Part,
+    ) -> impl FnMut(ModuleId) -> Option<ModuleId> + use<'a> {
         let [modules, ..] = self.repeat.in_unit;
         let mut last = None;
         move |module| match last {
@@ -233,53 +237,69 @@ impl Whole<'_> {
         u32::try_from(there.stored + offset).ok().map(StorageId)
     }
 
-    pub(super) fn write_stored(&self, piece: &Piece, stretch: &Stretch, to: &mut Vec<Stored>) -> Option<()> {
-        let (run, range) = (stretch.part, stretch.stored.clone());
-        let [_, parameters, _] = self.repeat.in_unit;
-        let stored = self.tape.stored.get(range.clone())?;
-        let mut module = self.modules(piece, run);
-        to.reserve(stored.len());
-        for (stored, when) in stored.iter().zip(self.when.get(range)?) {
-            let mut written = *stored;
-            written.module = module(stored.module)?;
-            written.birth = Moment(piece.moment + stored.birth.0.checked_sub(stretch.moments.start)?);
-            written.tracked = match stored.tracked {
-                NEVER => NEVER,
-                tracked if tracked == stored.birth => written.birth,
-                _ if matches!(run, Part::Layer(_)) => return None,
-                tracked => self.moment(self.when(stretch, tracked)?, 0)?,
-            };
-            written.death = self.moment(*when, piece.layer.unwrap_or(0))?;
-            if let Role::Of { parameter, .. } = &mut written.role {
-                let layer = self.repeat.outline.of_parameter(*parameter);
-                *parameter = self.meant(piece, run, *parameter, layer, parameters)?;
-                let is_copied_gradient = piece.is_copy && stored.category == Category::Gradient;
-                if is_copied_gradient && matches!(when, When::At(_) | When::Never) {
-                    written.death = self.stand_in(*parameter, stored.device).unwrap_or(written.death);
-                }
-            }
-            if let Some(CopiedFor::Offload(storage)) = &mut written.copied_for {
-                *storage = self.storage(piece, run, *storage)?;
-            }
-            to.push(written);
-        }
-        Some(())
+    /// The storages of a stretch as a piece means them, each nothing where it cannot be written down.
+    pub(super) fn written_stored<'a>(
+        &'a self,
+        piece: &'a Piece,
+        stretch: &'a Stretch,
+    ) -> Option<impl Iterator<Item = Option<Stored>> + 'a> {
+        let range = stretch.stored.clone();
+        let mut module = self.modules(piece, stretch.part);
+        let stored = self.tape.stored.get(range.clone())?.iter().zip(self.when.get(range)?);
+        Some(stored.map(move |(stored, when)| self.written(piece, stretch, (stored, *when), &mut module)))
     }
 
-    pub(super) fn write_ran(&self, piece: &Piece, stretch: &Stretch, to: &mut Vec<Ran>) -> Option<()> {
+    fn written(
+        &self,
+        piece: &Piece,
+        stretch: &Stretch,
+        (stored, when): (&Stored, When),
+        module: &mut impl FnMut(ModuleId) -> Option<ModuleId>,
+    ) -> Option<Stored> {
+        let (run, [_, parameters, _]) = (stretch.part, self.repeat.in_unit);
+        let mut written = *stored;
+        written.module = module(stored.module)?;
+        written.birth = Moment(piece.moment + stored.birth.0.checked_sub(stretch.moments.start)?);
+        written.tracked = match stored.tracked {
+            NEVER => NEVER,
+            tracked if tracked == stored.birth => written.birth,
+            _ if matches!(run, Part::Layer(_)) => return None,
+            tracked => self.moment(self.when(stretch, tracked)?, 0)?,
+        };
+        written.death = self.moment(when, piece.layer.unwrap_or(0))?;
+        if let Role::Of { parameter, .. } = &mut written.role {
+            let layer = self.repeat.outline.of_parameter(*parameter);
+            *parameter = self.meant(piece, run, *parameter, layer, parameters)?;
+            let is_copied_gradient = piece.is_copy && stored.category == Category::Gradient;
+            if is_copied_gradient && matches!(when, When::At(_) | When::Never) {
+                written.death = self.stand_in(*parameter, stored.device).unwrap_or(written.death);
+            }
+        }
+        if let Some(CopiedFor::Offload(storage)) = &mut written.copied_for {
+            *storage = self.storage(piece, run, *storage)?;
+        }
+        Some(written)
+    }
+
+    /// What ran in a stretch, as a piece means it.
+    pub(super) fn written_ran<'a>(
+        &'a self,
+        piece: &'a Piece,
+        stretch: &Stretch,
+    ) -> Option<impl Iterator<Item = Option<Ran>> + 'a> {
         let range = stretch.moments.start as usize..stretch.moments.end as usize;
         let mut module = self.modules(piece, stretch.part);
-        for ran in self.tape.ran.get(range)? {
-            to.push(Ran { module: module(ran.module)?, ..*ran });
-        }
-        Some(())
+        let ran = self.tape.ran.get(range)?.iter();
+        Some(ran.map(move |ran| Some(Ran { module: module(ran.module)?, ..*ran })))
     }
 
     fn stored(&self) -> Option<Vec<Stored>> {
         let (last, first) = (self.stretches.pieces.last()?, self.stretches.iter().last()?);
         let mut all = Vec::with_capacity(last.stored + first.stored.len());
         for piece in &self.stretches.pieces {
-            self.write_stored(piece, self.stretches.get(piece.stretch)?, &mut all)?;
+            for stored in self.written_stored(piece, self.stretches.get(piece.stretch)?)? {
+                all.push(stored?);
+            }
         }
         Some(all)
     }
@@ -288,7 +308,9 @@ impl Whole<'_> {
         let (last, first) = (self.stretches.pieces.last()?, self.stretches.iter().last()?);
         let mut all = Vec::with_capacity((last.moment + (first.moments.end - first.moments.start)) as usize);
         for piece in &self.stretches.pieces {
-            self.write_ran(piece, self.stretches.get(piece.stretch)?, &mut all)?;
+            for ran in self.written_ran(piece, self.stretches.get(piece.stretch)?)? {
+                all.push(ran?);
+            }
         }
         Some(all)
     }
@@ -306,8 +328,7 @@ impl Whole<'_> {
         let is_again =
             |stretch: &&Stretch| matches!(stretch.part, Part::Layer(layer) if again.contains(&layer));
         let moved = |(mark, end): (&Mark, Moment)| {
-            let here = mark.first.0..end.0;
-            let unit = self.stretches.iter().filter(is_again).filter(|s| here.contains(&s.moments.start));
+            let unit = self.stretches.beginning_in(mark.first.0..end.0).iter().filter(is_again);
             let unit: Costs = unit.map(|stretch| stretch.costs).sum();
             let more = unit.times(u32::try_from(self.repeat.alike.copies).ok()?);
             Some(Mark {

@@ -190,7 +190,7 @@ impl Turns<'_> {
                 // where that is not known of any, nothing is
                 let goes = self.moment(turn_at, storage, |stored| stored.death)?;
                 let stored = self.tape.stored.get(storage)?;
-                let (moved, step) = (self.rounds.moved(turn_at), self.rounds.step(turn_at));
+                let (moved, step) = (self.moved(turn_at), self.rounds.step(turn_at));
                 self.at(Along::Moments, goes, moved)?;
                 let Some(cut) = cut else { continue };
                 let last = self.rounds.copies(turn_at).checked_mul(step)?;
@@ -232,7 +232,7 @@ impl Turns<'_> {
         phases.extend((0..before).map(as_run));
         for piece in &self.pieces {
             let turn = self.turns.get(piece.turn)?;
-            let moved = self.rounds.moved(piece.turn);
+            let moved = self.moved(piece.turn);
             let next = self.rounds.next(piece.turn).filter(|_| piece.later > moved);
             let next = next.and_then(|next| self.turns.get(next));
             for (offset, mark) in turn.marks.clone().enumerate() {

@@ -92,9 +92,10 @@ impl Stretches {
         self.all.iter()
     }
 
-    /// The layers of the unit that is written down again, in each pass: where they are among the stretches.
-    pub(super) fn in_pass(&self, pass: usize, layer: usize) -> Option<usize> {
-        self.all.iter().position(|stretch| stretch.pass == pass && stretch.part == Part::Layer(layer))
+    /// The stretches that begin at some moments.
+    pub(super) fn beginning_in(&self, moments: Range<u32>) -> &[Stretch] {
+        let before = |moment: u32| self.all.partition_point(|stretch| stretch.moments.start < moment);
+        self.all.get(before(moments.start)..before(moments.end)).unwrap_or_default()
     }
 
     /// Passes through the layers, forward and backward.
@@ -158,10 +159,13 @@ impl Stretches {
             let (Some(layer), Some(Part::Layer(after))) = (layer, after) else { continue };
             match (alike.is_after(layer), alike.is_after(after)) {
                 (false, true) => {
-                    (1..=alike.copies).try_for_each(|copy| self.copy(alike, pass, copy, &mut next))?;
+                    let unit = self.unit(alike, pass);
+                    (1..=alike.copies).try_for_each(|copy| self.copy(alike, &unit, copy, pass, &mut next))?;
                 }
                 (true, false) => {
-                    (1..=alike.copies).rev().try_for_each(|copy| self.copy(alike, pass, copy, &mut next))?;
+                    let unit = self.unit(alike, pass);
+                    let mut copies = (1..=alike.copies).rev();
+                    copies.try_for_each(|copy| self.copy(alike, &unit, copy, pass, &mut next))?;
                 }
                 _ => {}
             }
@@ -169,18 +173,31 @@ impl Stretches {
         Some(())
     }
 
-    /// The unit once more, so many units later, in the order in which it was run.
-    fn copy(&mut self, alike: &Alike, pass: usize, units: usize, next: &mut (u32, usize)) -> Option<()> {
+    /// The unit that is written down again, in a pass: its stretches in the order in which they were run, with their layers.
+    fn unit(&self, alike: &Alike, pass: usize) -> Vec<(usize, usize)> {
         let again = alike.again();
-        let of_unit = |stretch: &Stretch| match stretch.part {
-            Part::Layer(layer) if stretch.pass == pass && again.contains(&layer) => Some(layer),
+        let of_pass = self.all.partition_point(|stretch| stretch.pass < pass);
+        let of_pass =
+            self.all.iter().enumerate().skip(of_pass).take_while(|(_, stretch)| stretch.pass == pass);
+        let of_unit = |(at, stretch): (usize, &Stretch)| match stretch.part {
+            Part::Layer(layer) if again.contains(&layer) => Some((at, layer)),
             _ => None,
         };
-        let unit: Vec<(usize, usize)> =
-            self.all.iter().enumerate().filter_map(|(at, stretch)| Some((at, of_unit(stretch)?))).collect();
+        of_pass.filter_map(of_unit).collect()
+    }
+
+    /// The unit once more, so many units later.
+    fn copy(
+        &mut self,
+        alike: &Alike,
+        unit: &[(usize, usize)],
+        units: usize,
+        pass: usize,
+        next: &mut (u32, usize),
+    ) -> Option<()> {
         for (stretch, layer) in unit {
             let layer = Some(layer + units * alike.unit);
-            let piece = Piece { stretch, layer, units, is_copy: true, moment: 0, stored: 0 };
+            let piece = Piece { stretch: *stretch, layer, units, is_copy: true, moment: 0, stored: 0 };
             self.put(piece, pass, next)?;
         }
         Some(())

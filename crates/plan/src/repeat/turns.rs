@@ -54,6 +54,7 @@ pub(super) struct Turns<'a> {
     pub(super) rounds: &'a Rounds,
     pub(super) tape: &'a Tape,
     pub(super) turns: Vec<Turn>,
+    moved: Vec<u32>,
     /// Where the turn of a pass and micro-batch is among those that were run.
     pub(super) turn_of: Vec<Vec<usize>>,
     pub(super) pieces: Vec<Piece>,
@@ -100,6 +101,7 @@ impl Turns<'_> {
             rounds,
             tape,
             turns,
+            moved: (0..rounds.run.len()).map(|run| rounds.moved(run)).collect(),
             turn_of,
             pieces: Vec::new(),
             piece_of: Vec::new(),
@@ -115,6 +117,11 @@ impl Turns<'_> {
         all.after[1] = next;
         all.piece_of = table(rounds.whole.iter().copied());
         Some(all)
+    }
+
+    /// By how many micro-batches a turn is later in the whole step, where it first stands.
+    pub(super) fn moved(&self, turn: usize) -> u32 {
+        self.moved.get(turn).copied().unwrap_or(0)
     }
 
     pub(super) fn turn(&self, action: Action) -> Option<usize> {
@@ -173,9 +180,11 @@ impl Turns<'_> {
             Place::In { turn, offset } => (turn, offset),
         };
         let to = self.turns.get(place)?.action;
-        let follows = Meaning::Follows(to, base, self.rounds.moved_more(turn, place));
+        let is_moved_alike = self.moved(turn) == self.moved(place);
+        let more = if is_moved_alike { 0 } else { self.rounds.moved_more(turn, place) };
+        let follows = Meaning::Follows(to, base, more);
         let is_again = self.rounds.is_again(turn);
-        if !is_again && (place == turn || self.rounds.moved(turn) == self.rounds.moved(place)) {
+        if !is_again && is_moved_alike {
             return Some(follows);
         }
         // a neighbour means the pass of a micro-batch as many later, or the same one
@@ -199,7 +208,7 @@ impl Turns<'_> {
     /// A place in a turn as it was run, in the whole step.
     pub(super) fn in_whole(&self, along: Along, turn: usize, base: u32) -> Option<u32> {
         let action = self.turns.get(turn)?.action;
-        self.at(along, Meaning::Follows(action, base, 0), self.rounds.moved(turn))
+        self.at(along, Meaning::Follows(action, base, 0), self.moved(turn))
     }
 
     /// Where that is in the whole step, for a turn so many micro-batches later.

@@ -27,16 +27,16 @@ fn zero3(dp: u32, zero: ZeroSizes) -> Options {
 fn sizes() -> Vec<(ZeroSizes, bool)> {
     let plain = ZeroSizes::default();
     vec![
-        (plain.clone(), true),
-        (ZeroSizes { reduce_bucket_size: 1_000, ..plain.clone() }, true),
-        (ZeroSizes { reduce_bucket_size: 300_000_000, overlap_comm: Some(true), ..plain.clone() }, true),
-        (ZeroSizes { prefetch_bucket_size: 0, ..plain.clone() }, true),
-        (ZeroSizes { prefetch_bucket_size: 1_500_000_000, ..plain.clone() }, true),
-        (ZeroSizes { max_live_parameters: 400_000_000, ..plain.clone() }, true),
-        (ZeroSizes { max_live_parameters: 4_000_000_000, ..plain.clone() }, true),
-        (ZeroSizes { param_persistence_threshold: 10_000_000, ..plain.clone() }, true),
-        (ZeroSizes { sub_group_size: 1_000_000_000, ..plain.clone() }, true),
-        (ZeroSizes { reduce_bucket_size: 850_000_000, ..plain.clone() }, false),
+        (plain, true),
+        (ZeroSizes { reduce_bucket_size: 1_000, ..plain }, true),
+        (ZeroSizes { reduce_bucket_size: 300_000_000, overlap_comm: Some(true), ..plain }, true),
+        (ZeroSizes { prefetch_bucket_size: 0, ..plain }, true),
+        (ZeroSizes { prefetch_bucket_size: 1_500_000_000, ..plain }, true),
+        (ZeroSizes { max_live_parameters: 400_000_000, ..plain }, true),
+        (ZeroSizes { max_live_parameters: 4_000_000_000, ..plain }, true),
+        (ZeroSizes { param_persistence_threshold: 10_000_000, ..plain }, true),
+        (ZeroSizes { sub_group_size: 1_000_000_000, ..plain }, true),
+        (ZeroSizes { reduce_bucket_size: 850_000_000, ..plain }, false),
         (ZeroSizes { reduce_bucket_size: 2_000_000_000, ..plain }, false),
     ]
 }
