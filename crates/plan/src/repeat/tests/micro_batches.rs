@@ -262,6 +262,8 @@ fn so_is_one_that_warms_up_with_many() {
             assert_eq!(Rounds::of(&plain, false).map(|rounds| rounds.micro_batches), Some(6));
             let mut steps = vec![plain.clone(), shared(&plain, Sharding::Zero1)];
             steps.push(Options { recompute: Recompute::Full, clip_grad_norm: true, ..plain.clone() });
+            let tensor = Parallel { tp: 2, sp: true, rank: rank * 2, ..plain.parallel.clone() };
+            steps.push(Options { recompute: Recompute::Selective, parallel: tensor, ..plain.clone() });
             steps.extend(others(&plain));
             wrong.extend(compared(&architecture, steps.into_iter(), &mut met));
         }
