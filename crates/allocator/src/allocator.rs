@@ -2,7 +2,6 @@
 
 use crate::blocks::{Block, BlockId, Blocks, State};
 use crate::expandable::Ranges;
-use crate::free::Free;
 use crate::lists::{ListId, Lists};
 use crate::{Device, OutOfMemory, Settings, Totals};
 use peakledger_core::block::Pool;
@@ -220,35 +219,35 @@ impl<D: Device> Allocator<D> {
         if self.collects_garbage() {
             self.lists[list].searches += 1;
         }
-        let mut fitting = self.lists[list].fitting(stream, rounded);
-        let (mut id, mut free) = fitting.next()?;
-        if self.is_expandable(id) {
+        let free = &self.lists[list].free;
+        let mut found = *free.first_from(stream, rounded)?;
+        if self.is_expandable(found.id) {
+            let mut larger = free.from(stream, rounded).skip(1);
             if self.settings.expandable_segments {
                 // a block that can grow counts with what it can grow to, so that one that cannot is taken before it
-                while self.is_expandable(id) {
-                    match fitting.next() {
-                        Some((next, larger)) if self.size_to_grow(next) < self.size_to_grow(id) => {
-                            (id, free) = (next, larger);
+                while self.is_expandable(found.id) {
+                    match larger.next() {
+                        Some(next) if self.size_to_grow(next.id) < self.size_to_grow(found.id) => {
+                            found = *next;
                         }
                         _ => break,
                     }
                 }
             } else {
-                (id, free) = fitting.find(|(id, _)| !self.is_expandable(*id))?;
+                found = *larger.find(|free| !self.is_expandable(free.id))?;
             }
         }
-        drop(fitting);
         let max_split_size = self.settings.cut.max_split_size;
         let too_large = if rounded < max_split_size {
-            free.size >= max_split_size
+            found.size >= max_split_size
         } else {
-            free.size >= rounded.saturating_add(self.settings.non_split_rounding)
+            found.size >= rounded.saturating_add(self.settings.non_split_rounding)
         };
         if too_large {
             return None;
         }
-        self.take(id);
-        Some(id)
+        self.take(found.id);
+        Some(found.id)
     }
 
     fn is_expandable(&self, id: BlockId) -> bool {
@@ -390,9 +389,8 @@ impl<D: Device> Allocator<D> {
     fn out_of_memory(&mut self, request: Request, rounded: u64) -> OutOfMemory {
         let pool = Pool::of(rounded);
         let free = self.lists.of(request.pool, pool).map(|list| {
-            let of_stream = self.lists[list].fitting(request.stream, 0);
-            of_stream
-                .fold((0u64, 0u64), |(sum, largest), (_, Free { size, .. })| (sum + size, largest.max(size)))
+            let sizes = self.lists[list].free.from(request.stream, 0).map(|free| free.size);
+            sizes.fold((0u64, 0u64), |(sum, largest), size| (sum + size, largest.max(size)))
         });
         let (free_in_pool, largest_free) = free.unwrap_or_default();
         OutOfMemory {

@@ -1,147 +1,128 @@
-//! The free blocks of a list in torch's order, in runs that are short enough to be moved: a block is put in and taken out
-//! with every request, and a run is searched faster than a tree of the same keys.
+//! The free blocks of a list in torch's order: by stream, then size, then address (`BlockComparatorSize`).
+//!
+//! A block is put in and taken out with every request, so that finding its place has to be cheap. Sizes are sorted into bins, 16
+//! to each power of two, and a word has a bit for each of 64 bins that holds something: the next larger block is found by bits,
+//! and most bins hold few.
 
 use crate::Stream;
 use crate::blocks::{Block, BlockId};
-use std::cell::Cell;
-use std::cmp::Ordering;
+use crate::runs::{Free, Runs, key};
 
-/// A free block as torch sorts them: by stream, then size, then address (`BlockComparatorSize`).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Free {
-    pub(crate) stream: Stream,
-    pub(crate) size: u64,
-    pub(crate) address: u64,
-    pub(crate) id: Option<BlockId>,
-}
-
-impl Free {
-    fn of(id: BlockId, block: &Block) -> Free {
-        Free { stream: block.stream, size: block.size, address: block.address, id: Some(id) }
-    }
-
-    /// Before every block of this stream and size.
-    pub(crate) const fn at(stream: Stream, size: u64) -> Free {
-        Free { stream, size, address: 0, id: None }
-    }
-
-    fn key(&self) -> (Stream, u128) {
-        (self.stream, u128::from(self.size) << 64 | u128::from(self.address))
-    }
-
-    /// Whether it comes before another one. Every request asks so a dozen times, and what comes of it cannot be foretold, so
-    /// there is no branch in it.
-    fn is_before(&self, other: &Free) -> bool {
-        let ((a, a_key), (b, b_key)) = (self.key(), other.key());
-        (a.0 < b.0) | ((a.0 == b.0) & (a_key < b_key))
-    }
-}
-
-// no two blocks have the same address, so the id decides nothing
-impl PartialEq for Free {
-    fn eq(&self, other: &Free) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Free {}
-
-impl Ord for Free {
-    fn cmp(&self, other: &Free) -> Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-impl PartialOrd for Free {
-    fn partial_cmp(&self, other: &Free) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Blocks in order, in runs of which none is empty.
+/// The free blocks of a list, those of each stream by themselves.
 #[derive(Debug, Default)]
 pub(crate) struct FreeBlocks {
-    runs: Vec<Vec<Free>>,
-    /// The place that was looked for last: what is found is mostly taken out next, and what is left of it, or what it became
-    /// a part of, mostly put back there.
-    looked_for: Cell<(usize, usize)>,
+    streams: Vec<(Stream, BySize)>,
 }
-
-/// A longer run becomes two.
-const LONGEST: usize = 64;
 
 impl FreeBlocks {
     pub(crate) fn insert(&mut self, id: BlockId, block: &Block) {
-        let free = Free::of(id, block);
-        let (at, place) = self.looked_for.get();
-        let (at, place) = if self.belongs_at(&free, at, place) { (at, place) } else { self.place(&free) };
-        let Some(run) = self.runs.get_mut(at) else {
-            self.runs.push(vec![free]);
-            return;
+        let at = match self.streams.iter().position(|(stream, _)| *stream >= block.stream) {
+            Some(at) if self.streams.get(at).is_some_and(|(stream, _)| *stream == block.stream) => at,
+            at => {
+                let at = at.unwrap_or(self.streams.len());
+                self.streams.insert(at, (block.stream, BySize::new()));
+                at
+            }
         };
-        run.insert(place, free);
-        if run.len() > LONGEST {
-            let upper = run.split_off(LONGEST / 2);
-            self.runs.insert(at + 1, upper);
+        if let Some((_, blocks)) = self.streams.get_mut(at) {
+            blocks.insert(Free::of(id, block));
         }
     }
 
     pub(crate) fn remove(&mut self, id: BlockId, block: &Block) {
-        let free = Free::of(id, block);
-        let (at, place) = match self.looked_for.get() {
-            (at, place) if self.runs.get(at).and_then(|run| run.get(place)) == Some(&free) => (at, place),
-            _ => self.place(&free),
-        };
-        let Some(run) = self.runs.get_mut(at) else { return };
-        if run.get(place) == Some(&free) {
-            run.remove(place);
+        let mut streams = self.streams.iter_mut();
+        if let Some((_, blocks)) = streams.find(|(stream, _)| *stream == block.stream) {
+            blocks.remove(&Free::of(id, block));
         }
-        if run.is_empty() {
-            self.runs.remove(at);
-        }
-    }
-
-    /// Whether a block that is put in at a place lies between its neighbours there.
-    fn belongs_at(&self, free: &Free, at: usize, place: usize) -> bool {
-        let Some(run) = self.runs.get(at).filter(|run| place <= run.len()) else { return false };
-        let before = match place.checked_sub(1) {
-            Some(before) => run.get(before),
-            None => at.checked_sub(1).and_then(|at| self.runs.get(at)).and_then(|run| run.last()),
-        };
-        let after = run.get(place).or_else(|| self.runs.get(at + 1).and_then(|run| run.first()));
-        before.is_none_or(|before| before.is_before(free)) && after.is_none_or(|after| free.is_before(after))
     }
 
     /// All of them, in order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Free> {
-        self.runs.iter().flatten()
+        self.streams.iter().flat_map(|(_, blocks)| blocks.bins.iter().flat_map(Runs::iter))
     }
 
-    /// Those from there on, in order.
-    pub(crate) fn from(&self, first: Free) -> impl Iterator<Item = &Free> {
-        let (at, place) = self.place(&first);
-        let run = self.runs.get(at).and_then(|run| run.get(place..)).unwrap_or_default();
-        run.iter().chain(self.runs.iter().skip(at + 1).flatten())
+    /// The smallest of a stream that has at least this size, the lowest of equally small ones.
+    pub(crate) fn first_from(&self, stream: Stream, size: u64) -> Option<&Free> {
+        let blocks = self.of(stream)?;
+        let bin = bin_of(size);
+        let here = blocks.bins.get(bin).and_then(|runs| runs.first_from(key(size, 0)));
+        here.or_else(|| blocks.bins.get(blocks.next_in_use(bin + 1)?)?.iter().next())
     }
 
-    /// Those before it, in order.
-    pub(crate) fn before(&self, end: Free) -> impl DoubleEndedIterator<Item = &Free> {
-        let (at, place) = self.place(&end);
-        let run = self.runs.get(at).and_then(|run| run.get(..place)).unwrap_or_default();
-        self.runs.get(..at).unwrap_or_default().iter().flatten().chain(run)
+    /// Those of a stream from this size on, in order.
+    pub(crate) fn from(&self, stream: Stream, size: u64) -> impl Iterator<Item = &Free> {
+        let bin = bin_of(size);
+        let bins = self.of(stream).and_then(|blocks| blocks.bins.get(bin..)).unwrap_or_default();
+        let first = bins.first().into_iter().flat_map(move |runs| runs.from(key(size, 0)));
+        first.chain(bins.get(1..).unwrap_or_default().iter().flat_map(Runs::iter))
     }
 
-    /// The run that a block is in, or would be.
-    fn run_of(&self, free: &Free) -> usize {
-        let after = self.runs.partition_point(|run| run.first().is_some_and(|first| !free.is_before(first)));
-        after.saturating_sub(1)
+    /// Those of a stream below this size, in order.
+    pub(crate) fn below(&self, stream: Stream, size: u64) -> impl DoubleEndedIterator<Item = &Free> {
+        let bin = bin_of(size);
+        let bins = self.of(stream).and_then(|blocks| blocks.bins.get(..=bin)).unwrap_or_default();
+        let last = bins.last().into_iter().flat_map(move |runs| runs.before(key(size, 0)));
+        bins.get(..bin).unwrap_or_default().iter().flat_map(Runs::iter).chain(last)
     }
 
-    fn place(&self, free: &Free) -> (usize, usize) {
-        let at = self.run_of(free);
-        let place = self.runs.get(at).map_or(0, |run| run.partition_point(|other| other.is_before(free)));
-        self.looked_for.set((at, place));
-        (at, place)
+    fn of(&self, stream: Stream) -> Option<&BySize> {
+        self.streams.iter().find(|(of, _)| *of == stream).map(|(_, blocks)| blocks)
+    }
+}
+
+/// Blocks of a stream, by size.
+#[derive(Debug)]
+struct BySize {
+    bins: Vec<Runs>,
+    /// Of which bins are not empty, a bit each.
+    in_use: [u64; BINS / 64],
+}
+
+/// Bits of a size below its highest that choose its bin.
+const BITS: u32 = 4;
+/// As many as sizes of 64 bits fall into, in whole words.
+const BINS: usize = 1024;
+
+/// The bin of a size: larger sizes are in the same or a later one.
+fn bin_of(size: u64) -> usize {
+    let shift = (u64::BITS - (size >> BITS).leading_zeros()).saturating_sub(1);
+    let shift = if size >> BITS == 0 { 0 } else { shift };
+    // below 16 a size is its own bin, and each power of two from there on has the next 16
+    (size >> shift) as usize + ((shift as usize) << BITS)
+}
+
+impl BySize {
+    fn new() -> BySize {
+        BySize { bins: vec![Runs::default(); BINS], in_use: [0; BINS / 64] }
+    }
+
+    fn insert(&mut self, free: Free) {
+        let bin = bin_of(free.size);
+        if let (Some(runs), Some(word)) = (self.bins.get_mut(bin), self.in_use.get_mut(bin / 64)) {
+            runs.insert(free);
+            *word |= 1 << (bin % 64);
+        }
+    }
+
+    fn remove(&mut self, free: &Free) {
+        let bin = bin_of(free.size);
+        if let (Some(runs), Some(word)) = (self.bins.get_mut(bin), self.in_use.get_mut(bin / 64)) {
+            runs.remove(free);
+            if runs.is_empty() {
+                *word &= !(1 << (bin % 64));
+            }
+        }
+    }
+
+    /// The first bin from there on that is not empty.
+    fn next_in_use(&self, bin: usize) -> Option<usize> {
+        let (first, bit) = (bin / 64, bin % 64);
+        let words = self.in_use.get(first..)?;
+        let (at, word) = words.iter().enumerate().find_map(|(at, word)| {
+            let word = if at == 0 { word & (u64::MAX << bit) } else { *word };
+            (word != 0).then_some((first + at, word))
+        })?;
+        Some(at * 64 + word.trailing_zeros() as usize)
     }
 }
 
@@ -150,37 +131,52 @@ mod tests {
     use super::*;
     use crate::blocks::{Blocks, State};
     use crate::lists::ListId;
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
-    /// Whatever is put in and taken out, it is what a set of the same has.
     #[test]
-    fn runs_are_as_a_set() {
-        let (mut blocks, mut free, mut set) = (Blocks::new(), FreeBlocks::default(), BTreeSet::new());
+    fn bins_are_in_the_order_of_sizes() {
+        assert_eq!([0, 15, 16, 17, 31, 32, 33, 34, 64].map(bin_of), [0, 15, 16, 17, 31, 32, 32, 33, 48]);
+        assert!(bin_of(u64::MAX) < BINS);
+        let sizes = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) | (1 << bit >> 3)]);
+        let mut sizes: Vec<u64> = sizes.collect();
+        sizes.sort_unstable();
+        assert!(sizes.iter().map(|size| bin_of(*size)).is_sorted());
+    }
+
+    /// Whatever is put in and taken out, it is what a sorted map of the same has.
+    #[test]
+    fn bins_are_as_a_map() {
+        let (mut blocks, mut free, mut map) = (Blocks::new(), FreeBlocks::default(), BTreeMap::new());
         let mut random = 1u64;
         let mut next = |below: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
         for address in 1..4_000 {
-            let (stream, size) = (Stream(next(3)), next(40));
-            let block = Block::whole(address, size, stream, ListId::SMALL, State::Free);
+            // mostly of few sizes, so that bins are long
+            let size = if next(5) == 0 { next(1 << 20) } else { next(40) };
+            let block = Block::whole(address, size, Stream(next(3)), ListId::SMALL, State::Free);
             let id = blocks.add(block).unwrap();
             free.insert(id, &block);
-            set.insert(Free::of(id, &block));
+            map.insert((block.stream, block.size, address), id);
             // fills at first, and then empties
-            while next(4_000) < address && !set.is_empty() {
-                let some = next(40);
-                let gone =
-                    *set.range(Free::at(Stream(next(3)), some)..).next().unwrap_or(set.first().unwrap());
-                set.remove(&gone);
-                let id = gone.id.unwrap();
+            while next(4_000) < address && !map.is_empty() {
+                let from = (Stream(next(3)), next(40), 0);
+                let gone = map.range(from..).next().or(map.iter().next()).map(|(key, _)| *key).unwrap();
+                let id = map.remove(&gone).unwrap();
                 free.remove(id, &blocks[id]);
             }
-            let from = Free::at(Stream(next(3)), next(40));
-            assert!(free.iter().eq(&set));
-            assert!(free.from(from).eq(set.range(from..)));
-            assert!(free.before(from).rev().eq(set.range(..from).rev()));
-            assert!(free.runs.iter().all(|run| !run.is_empty() && run.len() <= LONGEST));
+            let (stream, size) = (Stream(next(3)), if next(5) == 0 { next(1 << 20) } else { next(40) });
+            let ids = |range: &mut dyn Iterator<Item = (&(Stream, u64, u64), &BlockId)>| -> Vec<BlockId> {
+                range.map(|(_, id)| *id).collect()
+            };
+            let from = ids(&mut map.range((stream, size, 0)..(Stream(stream.0 + 1), 0, 0)));
+            let below = ids(&mut map.range((stream, 0, 0)..(stream, size, 0)));
+            assert!(free.iter().map(|free| free.id).eq(map.values().copied()));
+            assert_eq!(free.first_from(stream, size).map(|free| free.id), from.first().copied());
+            assert!(free.from(stream, size).map(|free| free.id).eq(from));
+            assert!(free.below(stream, size).rev().map(|free| free.id).eq(below.into_iter().rev()));
+            assert!(free.streams.iter().flat_map(|(_, blocks)| &blocks.bins).all(Runs::are_short));
         }
     }
 }

@@ -36,6 +36,7 @@ mod free;
 mod lists;
 mod oom;
 mod release;
+mod runs;
 mod segments;
 mod settings;
 mod totals;

@@ -1,7 +1,7 @@
 //! Pools: the sorted lists of free and of unmapped blocks. Pools never mix, and neither do the streams inside one.
 
 use crate::blocks::BlockId;
-use crate::free::{Free, FreeBlocks};
+use crate::free::FreeBlocks;
 use crate::{MempoolId, Stream};
 use peakledger_core::block::Pool;
 use std::collections::BTreeMap;
@@ -38,12 +38,6 @@ impl List {
     /// The unmapped blocks of a stream, by address.
     pub(crate) fn unmapped_of(&self, stream: Stream) -> impl Iterator<Item = BlockId> + '_ {
         self.unmapped.range((stream, 0)..=(stream, u64::MAX)).map(|(_, id)| *id)
-    }
-
-    /// The free blocks of a stream, from this size on, in order.
-    pub(crate) fn fitting(&self, stream: Stream, size: u64) -> impl Iterator<Item = (BlockId, Free)> + '_ {
-        let of_stream = self.free.from(Free::at(stream, size)).take_while(move |free| free.stream == stream);
-        of_stream.filter_map(|free| Some((free.id?, *free)))
     }
 }
 
@@ -83,9 +77,9 @@ impl Lists {
 
     /// The blocks of all lists.
     pub(crate) fn block_ids(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.cells.iter().flat_map(|list| {
-            list.free.iter().filter_map(|free| free.id).chain(list.unmapped.values().copied())
-        })
+        self.cells
+            .iter()
+            .flat_map(|list| list.free.iter().map(|free| free.id).chain(list.unmapped.values().copied()))
     }
 
     /// Marks a private pool as one that nobody uses any more.

@@ -1,7 +1,6 @@
 //! Giving cached blocks back to the device: all of them, the oversize ones, or those that garbage collection picks.
 
 use crate::blocks::BlockId;
-use crate::free::Free;
 use crate::lists::ListId;
 use crate::{Allocator, Device, Stream};
 
@@ -20,7 +19,7 @@ impl<D: Device> Allocator<D> {
 
     /// `release_blocks`: the segments first, then the pages.
     fn release_list(&mut self, list: ListId) {
-        let free = self.lists[list].free.iter().filter_map(|free| free.id);
+        let free = self.lists[list].free.iter().map(|free| free.id);
         let (expandable, others): (Vec<BlockId>, Vec<BlockId>) =
             free.partition(|id| self.blocks[*id].range.is_some());
         for id in others {
@@ -55,19 +54,19 @@ impl<D: Device> Allocator<D> {
             return false;
         }
         let wanted = rounded.max(max_split_size);
-        let large_enough = self.lists[list].fitting(stream, wanted).next().map(|(id, _)| id);
+        let large_enough = self.lists[list].free.first_from(stream, wanted).map(|free| free.id);
         if let Some(id) = large_enough.filter(|id| self.blocks[*id].range.is_none()) {
             self.release_segment(id);
             return true;
         }
         let (mut released, mut chosen) = (0u64, Vec::new());
-        for free in self.lists[list].free.before(Free::at(stream, wanted)).rev() {
-            if released >= wanted || free.size < max_split_size || free.stream != stream {
+        for free in self.lists[list].free.below(stream, wanted).rev() {
+            if released >= wanted || free.size < max_split_size {
                 break;
             }
-            if let Some(id) = free.id.filter(|id| self.blocks[*id].range.is_none()) {
+            if self.blocks[free.id].range.is_none() {
                 released = released.saturating_add(free.size);
-                chosen.push(id);
+                chosen.push(free.id);
             }
         }
         for id in chosen {
@@ -88,7 +87,7 @@ impl<D: Device> Allocator<D> {
         let threshold = self.limit.and_then(|limit| self.settings.garbage_threshold(limit));
         let Some(target) = threshold.and_then(|most| self.totals.reserved.checked_sub(most)) else { return };
         let large = &self.lists[ListId::LARGE];
-        let whole = large.free.iter().filter_map(|free| free.id).filter(|id| self.is_whole_segment(*id));
+        let whole = large.free.iter().map(|free| free.id).filter(|id| self.is_whole_segment(*id));
         let age = |id: BlockId| large.searches.saturating_sub(self.blocks[id].free_since);
         let mut kept: Vec<(BlockId, u64)> = whole.map(|id| (id, age(id))).collect();
         let mut reclaimed = 0u64;
