@@ -86,9 +86,8 @@ const BINS: usize = 1024;
 /// The bin of a size: larger sizes are in the same or a later one.
 fn bin_of(size: u64) -> usize {
     let shift = (u64::BITS - (size >> BITS).leading_zeros()).saturating_sub(1);
-    let shift = if size >> BITS == 0 { 0 } else { shift };
-    // below 16 a size is its own bin, and each power of two from there on has the next 16
-    (size >> shift) as usize + ((shift as usize) << BITS)
+    // below 32 a size is its own bin, and each power of two from there on has the next 16
+    usize::try_from((size >> shift) + (u64::from(shift) << BITS)).unwrap_or(BINS)
 }
 
 impl BySize {

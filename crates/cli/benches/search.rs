@@ -25,7 +25,7 @@ fn main() {
     println!("fit --among, llama-3.1-8b on 8 GPUs, {threads} threads");
     linear([1_000, 3_000, 10_000], &AMONG, OF_A_LENGTH, "--global-batch-size=16");
     println!("the same of pipelines");
-    linear([100, 200, 300], &PIPELINES, PIPELINES_OF_A_LENGTH, "--global-batch-size=64");
+    linear([100, 300, 1_000], &PIPELINES, PIPELINES_OF_A_LENGTH, "--global-batch-size=64");
     println!("fit --search, llama-3.1-70b");
     let (time, answer) = run(&["llama-3.1-70b", "--gpus", "8", "--search", "--global-batch-size=256"]);
     let (tried, possible) = (answer["tried"].as_u64().unwrap(), answer["possible"].as_u64().unwrap());

@@ -1,7 +1,7 @@
 //! The fewest ranks among which a step is shared out so that it fits a card.
 
 use crate::config::Architecture;
-use crate::fit::{Extent, Short};
+use crate::fit::{Extent, fits};
 use crate::options::Options;
 use crate::parallel::{Parallel, Sharding};
 use crate::{Plan, Verdict};
@@ -26,10 +26,9 @@ pub fn fewest_gpus(
     };
     let fits_among = |dp: u32| {
         // what may need most of the ranks is planned first: mostly it says that it does not fit
-        [Extent::Peak, Extent::Replay].into_iter().all(|extent| {
-            let planned = Short::of_worst(architecture, among(dp), extent, verdict);
-            planned.is_ok_and(|short| verdict(short.plan()).fits())
-        })
+        [Extent::Peak, Extent::Replay]
+            .into_iter()
+            .all(|extent| fits(architecture, among(dp), extent, verdict).is_some())
     };
     let mut enough = 1;
     while !fits_among(enough) {

@@ -8,6 +8,7 @@ use crate::options::Options;
 use crate::{Plan, RankCosts, Step, Verdict};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
+use std::ops::ControlFlow;
 
 /// What is known of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +32,16 @@ pub fn try_out(
     architecture: &Architecture,
     options: Options,
     card: &Card,
-    verdict: impl FnMut(&Plan) -> Verdict,
+    mut verdict: impl FnMut(&Plan) -> Verdict,
 ) -> Result<Tried, Problem> {
-    try_out_to(architecture, options, card, Extent::Peak, verdict)
+    match try_out_to(architecture, options, card, Extent::Peak, |plan| Some(verdict(plan)))? {
+        Some(tried) => Ok(tried),
+        None => unreachable!("a world has a rank, and each a verdict"),
+    }
 }
 
-/// The same with as much of the step planned as the caching allocator is to be asked: all micro-batches of a pipeline.
+/// The same with as much of the step planned as the caching allocator is to be asked: all micro-batches of a pipeline. Where
+/// there is no verdict on a rank, no other is planned, and nothing comes of it.
 ///
 /// # Errors
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
@@ -44,8 +49,8 @@ pub fn try_out_replayed(
     architecture: &Architecture,
     options: Options,
     card: &Card,
-    verdict: impl FnMut(&Plan) -> Verdict,
-) -> Result<Tried, Problem> {
+    verdict: impl FnMut(&Plan) -> Option<Verdict>,
+) -> Result<Option<Tried>, Problem> {
     try_out_to(architecture, options, card, Extent::Replay, verdict)
 }
 
@@ -54,23 +59,24 @@ fn try_out_to(
     options: Options,
     card: &Card,
     extent: Extent,
-    mut verdict: impl FnMut(&Plan) -> Verdict,
-) -> Result<Tried, Problem> {
+    mut verdict: impl FnMut(&Plan) -> Option<Verdict>,
+) -> Result<Option<Tried>, Problem> {
     let mut tried: Option<Tried> = None;
     Short::of_each(architecture, options, extent, |short| {
+        let Some(verdict) = verdict(short.plan()) else {
+            tried = None;
+            return ControlFlow::Break(());
+        };
         let costs = RankCosts::of(short.plan(), Step::Steady, card.speeds.as_ref());
-        let verdict = verdict(short.plan());
         let outside = short.plan().outside(Some(card));
         let this = Tried { device_peak: short.device_peak(), verdict, outside, slowest: costs };
         let so_far = tried.get_or_insert(this);
         let slowest = so_far.slowest.or_slower(costs);
         let worst = if verdict.needed > so_far.verdict.needed { this } else { *so_far };
         *so_far = Tried { slowest, ..worst };
+        ControlFlow::Continue(())
     })?;
-    match tried {
-        Some(tried) => Ok(tried),
-        None => unreachable!("a world has a rank"),
-    }
+    Ok(tried)
 }
 
 #[cfg(test)]
@@ -244,7 +250,8 @@ mod tests {
             assert_eq!(tried.device_peak, ranks.plan.device_peak_in(None).phase.device_peak, "{options:?}");
             let slowest = ranks.each.iter().map(|(_, costs)| *costs).reduce(RankCosts::or_slower);
             assert_eq!(Some(tried.slowest), slowest, "{options:?}");
-            let replayed = try_out_replayed(&model(), options.clone(), &card, verdict).unwrap();
+            let replayed = try_out_replayed(&model(), options.clone(), &card, |plan| Some(verdict(plan)));
+            let replayed = replayed.unwrap().unwrap();
             assert_eq!((replayed.verdict, replayed.slowest), (tried.verdict, tried.slowest), "{options:?}");
             let fit = Fit::of(&model(), options.clone(), &card, &verdict, &verdict).unwrap();
             assert_eq!(fit.slowest, tried.slowest, "{options:?}");

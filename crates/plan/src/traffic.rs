@@ -2,8 +2,9 @@
 
 use crate::plan::{Level, Plan, Step};
 use crate::torch::Stream;
-use crate::torch::tape::{Role, Stored};
+use crate::torch::tape::{Role, Stored, Tape};
 use peakledger_core::{Device, Moment};
+use std::ops::ControlFlow;
 
 /// What a planned step asks of the allocator at one point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +29,32 @@ pub struct Block {
 }
 
 impl Plan {
-    /// What a step asks for and gives back, in order: the first step from an empty device on, the model's load among it,
-    /// the steady one from where a step before it ended. Inside one op, what it allocates comes before what goes with it.
+    /// What a step asks for and gives back, in order, as [`Plan::each_ask`] has it.
     pub fn traffic(&self, step: Step) -> Vec<Traffic> {
+        let mut traffic = Vec::new();
+        let all = self.each_ask(&[step], |_, event| {
+            traffic.push(event);
+            ControlFlow::<()>::Continue(())
+        });
+        match all {
+            ControlFlow::Continue(()) | ControlFlow::Break(()) => traffic,
+        }
+    }
+
+    /// Tells what steps ask for and give back, in order, until it is told to stop: the first step from an empty device on, the
+    /// model's load among it, the steady one from where a step before it ended. Inside one op, what it allocates comes before
+    /// what goes with it. Nothing of it is kept: a step may ask half a million times.
+    pub fn each_ask<B>(
+        &self,
+        steps: &[Step],
+        mut each: impl FnMut(Step, Traffic) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         let tape = self.tape();
         let last = tape.now();
-        // what outlives a step is there already when the next begins, and some of the first step comes only once
-        let again = |stored: &Stored| {
-            let is_there = |level| step.interval(tape, stored, level).is_some();
-            step == Step::First
-                || !stored.outlives_the_step() && (is_there(Level::Op) || is_there(Level::Untracked))
-        };
+        let on_the_card = |stored: &Stored| stored.device == Device::Gpu && stored.bytes > 0;
         let moments = tape.ran.len().saturating_add(1);
         let (mut births, mut deaths) = (Buckets::of(moments), Buckets::of(moments));
-        let on_the_card = |stored: &Stored| stored.device == Device::Gpu && stored.bytes > 0 && again(stored);
-        let numbered = (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored));
-        let numbered: Vec<(u32, &Stored)> = numbered.collect();
-        for (_, stored) in &numbered {
+        for stored in tape.stored.iter().filter(|stored| on_the_card(stored)) {
             births.count(stored.birth);
             if !stored.outlives_the_step() {
                 deaths.count(stored.death.min(last));
@@ -52,37 +62,52 @@ impl Plan {
         }
         births.lay_out();
         deaths.lay_out();
-        for (storage, stored) in &numbered {
-            births.put(stored.birth, *storage);
+        for (storage, stored) in (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored)) {
+            births.put(stored.birth, storage);
             if !stored.outlives_the_step() {
-                deaths.put(stored.death.min(last), *storage);
+                deaths.put(stored.death.min(last), storage);
             }
         }
-        let of_a_batch = |stored: &Stored| matches!(stored.role, Role::Input { .. });
-        let batches = numbered.iter().rev().find(|(_, stored)| of_a_batch(stored));
-        let last_of_a_batch = batches.map(|(storage, _)| *storage);
-        let mut traffic = Vec::with_capacity(births.items.len() + deaths.items.len());
-        let mut phases = tape.marks.iter().map(|mark| mark.first).enumerate().skip(1).peekable();
-        let mut phase = 0;
-        for moment in (0u32..).map(Moment).take(moments) {
-            while let Some((next, _)) = phases.next_if(|(_, first)| *first <= moment) {
-                phase = next;
-            }
-            let of_step = step.within(tape, moment);
-            let at = |storage, allocates| Traffic { phase, moment: of_step, storage, allocates };
-            let block = |storage: u32| {
-                let stored = tape.stored.get(storage as usize)?;
-                Some(Block { bytes: stored.bytes, stream: stored.stream })
+        for step in steps.iter().copied() {
+            // what outlives a step is there already when the next begins, and some of the first step comes only once
+            let again: Vec<bool> = match step {
+                Step::First => vec![true; tape.stored.len()],
+                Step::Steady => tape.stored.iter().map(|stored| comes_again(tape, stored)).collect(),
             };
-            for storage in births.at(moment) {
-                traffic.extend(block(*storage).map(|block| at(*storage, Some(block))));
-                if Some(*storage) == last_of_a_batch {
-                    traffic.extend(self.batches_left_out().map(|(storage, block)| at(storage, Some(block))));
+            let comes = |storage: &u32| again.get(*storage as usize).copied().unwrap_or_default();
+            let is_a_batch = |(stored, comes): &(&Stored, &bool)| {
+                **comes && on_the_card(stored) && matches!(stored.role, Role::Input { .. })
+            };
+            let batches = (0u32..).zip(tape.stored.iter().zip(&again)).filter(|(_, it)| is_a_batch(it));
+            let last_of_a_batch = batches.last().map(|(storage, _)| storage);
+            let mut phases = tape.marks.iter().map(|mark| mark.first).enumerate().skip(1).peekable();
+            let mut phase = 0;
+            for moment in (0u32..).map(Moment).take(moments) {
+                while let Some((next, _)) = phases.next_if(|(_, first)| *first <= moment) {
+                    phase = next;
+                }
+                let (born, dead) = (births.at(moment), deaths.at(moment));
+                if born.is_empty() && dead.is_empty() {
+                    continue;
+                }
+                let of_step = step.within(tape, moment);
+                let at = |storage, allocates| Traffic { phase, moment: of_step, storage, allocates };
+                for storage in born.iter().filter(|storage| comes(storage)) {
+                    let Some(stored) = tape.stored.get(*storage as usize) else { continue };
+                    let block = Block { bytes: stored.bytes, stream: stored.stream };
+                    each(step, at(*storage, Some(block)))?;
+                    if Some(*storage) == last_of_a_batch {
+                        for (storage, block) in self.batches_left_out() {
+                            each(step, at(storage, Some(block)))?;
+                        }
+                    }
+                }
+                for storage in dead.iter().filter(|storage| comes(storage)) {
+                    each(step, at(*storage, None))?;
                 }
             }
-            traffic.extend(deaths.at(moment).iter().map(|storage| at(*storage, None)));
         }
-        traffic
+        ControlFlow::Continue(())
     }
 
     /// The batches of micro-batches that are not run, under numbers that no storage has.
@@ -92,6 +117,12 @@ impl Plan {
         let numbers = u32::try_from(self.tape().stored.len()).unwrap_or(u32::MAX)..u32::MAX;
         numbers.zip(batches)
     }
+}
+
+/// Whether a storage comes in every step, and goes.
+fn comes_again(tape: &Tape, stored: &Stored) -> bool {
+    let is_there = |level| Step::Steady.interval(tape, stored, level).is_some();
+    !stored.outlives_the_step() && (is_there(Level::Op) || is_there(Level::Untracked))
 }
 
 /// Storages by moment, in one array: counted, then put in their places.

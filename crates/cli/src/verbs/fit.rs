@@ -10,6 +10,7 @@ use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, RECOMPUTE, TOGETHER, changes, together};
 use clap::Command;
 use peakledger_allocator::Settings;
+use peakledger_core::Bytes;
 use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
@@ -202,8 +203,12 @@ impl Trial<'_> {
 
     /// Whether a rank fits, which says of a misfit nothing more, and how often caches are given back for it.
     pub(super) fn quick(&self, plan: &Plan) -> (Verdict, u64) {
-        let fits = Reservation::fits(plan, self.settings, self.card);
-        fits.unwrap_or_else(|| (Verdict::of(plan, self.card, None), 0))
+        Reservation::fits(plan, self.settings, self.card)
+    }
+
+    /// The same of a rank that takes no more than that; nothing of one that takes more.
+    pub(super) fn quick_within(&self, plan: &Plan, most: Bytes) -> Option<(Verdict, u64)> {
+        Reservation::fits_within(plan, self.settings, self.card, most)
     }
 
     /// What a rank takes of the card.
@@ -231,7 +236,7 @@ impl Trial<'_> {
 
     /// The fewest GPUs that share out the step so that it fits.
     fn fewest_gpus(&self, options: &Options) -> Option<u32> {
-        fewest_gpus(&self.architecture, options, &|plan| self.verdict(plan))
+        fewest_gpus(&self.architecture, options, &|plan| self.quick(plan).0)
     }
 
     fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {

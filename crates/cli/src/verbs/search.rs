@@ -12,9 +12,10 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::search_args::SearchArgs;
 use crate::side_by_side::{cores, counted, side_by_side};
+use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem, Source};
 use peakledger_plan::options::Options;
-use peakledger_plan::{Plan, Tried, Verdict, plan, try_out, try_out_replayed};
+use peakledger_plan::{Tried, Verdict, plan, try_out, try_out_replayed};
 use peakledger_report::{Refused, SearchReport, SearchRow, closest, is_near};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -111,7 +112,12 @@ impl Search<'_> {
         let tried = try_out(architecture, options, card, |plan| {
             let quick = Verdict::of(plan, card, None);
             is_replayed = is_whole && is_near(quick);
-            if is_replayed { self.replay(plan, &mut cache_flushes) } else { quick }
+            if !is_replayed {
+                return quick;
+            }
+            let (verdict, flushes) = self.trial.quick(plan);
+            cache_flushes = flushes.max(cache_flushes);
+            verdict
         })?;
         let row = SearchRow {
             number,
@@ -126,50 +132,48 @@ impl Search<'_> {
         Ok(row)
     }
 
-    /// What a rank takes by a replay of the caching allocator, counting how often any rank gives back what is cached.
-    fn replay(&self, plan: &Plan, cache_flushes: &mut u64) -> Verdict {
-        let (verdict, flushes) = self.trial.quick(plan);
-        *cache_flushes = flushes.max(*cache_flushes);
-        verdict
+    /// The same by what the caching allocator reserves, and how often it gives back what it has cached; nothing where it reserves
+    /// more than it may.
+    fn replayed(&self, number: u64, most: Bytes) -> Result<Option<(Tried, u64)>, Problem> {
+        let (Trial { architecture, card, .. }, mut cache_flushes) = (self.trial, 0);
+        let tried = try_out_replayed(architecture, self.options(number)?, card, |plan| {
+            let (verdict, flushes) = self.trial.quick_within(plan, most)?;
+            cache_flushes = flushes.max(cache_flushes);
+            Some(verdict)
+        })?;
+        Ok(tried.map(|tried| (tried, cache_flushes)))
     }
 
-    /// The same by what the caching allocator reserves, and how often it gives back what it has cached.
-    fn replayed(&self, options: Options) -> Result<(Tried, u64), Problem> {
-        let (Trial { architecture, card, .. }, mut flushes) = (self.trial, 0);
-        let tried = try_out_replayed(architecture, options, card, |plan| self.replay(plan, &mut flushes))?;
-        Ok((tried, flushes))
-    }
-
-    /// Puts rows in order, and replays what is on the front until all of it is: a device peak is the least that is reserved, so
-    /// what another one beats by its device peak alone is beaten. What cannot be replayed is refused after all.
+    /// Puts rows in order, and replays those that may be on the front until all of it is: a device peak is the least that is
+    /// reserved, so what a quicker one beats by its device peak alone is beaten. So is what has reserved as much before its
+    /// replay ends, and that is what is known of it from then on. What cannot be replayed is refused after all.
     fn front(&self, rows: &mut Vec<SearchRow>, refused: &mut Vec<Refused>) -> Vec<usize> {
         loop {
             rows.sort_unstable_by_key(SearchRow::order);
-            let front = front(rows);
-            let open: Vec<usize> = front
-                .iter()
-                .copied()
-                .filter(|at| rows.get(*at).is_some_and(|row| !row.is_replayed))
-                .collect();
+            let Front { front, open } = Front::of(rows);
             if open.is_empty() {
                 return front;
             }
-            let replay = |at: &usize| {
-                let number = rows.get(*at).map(|row| row.number);
-                number.map(|number| self.replayed(self.options(number)?)).transpose()
+            let replay = |(at, most): &(usize, Bytes)| match rows.get(*at) {
+                Some(row) => self.replayed(row.number, *most),
+                None => Ok(None),
             };
             let replayed = side_by_side(&open, replay);
             let mut failed = Vec::new();
-            for (at, tried) in open.into_iter().zip(replayed) {
-                match (rows.get_mut(at), tried) {
-                    (Some(row), Ok(Some((tried, flushes)))) => {
+            for ((at, most), tried) in open.into_iter().zip(replayed) {
+                let Some(row) = rows.get_mut(at) else { continue };
+                match tried {
+                    Ok(Some((tried, flushes))) => {
                         (row.is_replayed, row.tried, row.cache_flushes) = (true, tried, flushes);
                     }
-                    (Some(row), Err(problem)) => {
+                    Ok(None) => {
+                        let known = &mut row.tried.verdict.needed;
+                        *known = Bytes::new(most.get().saturating_add(1)).max(*known);
+                    }
+                    Err(problem) => {
                         refused.push(Refused::of(problem));
                         failed.push(row.number);
                     }
-                    (None, _) | (_, Ok(None)) => {}
                 }
             }
             rows.retain(|row| !failed.contains(&row.number));
@@ -177,16 +181,40 @@ impl Search<'_> {
     }
 }
 
-/// Of rows in their order, those that fit and that no earlier one beats.
-fn front(rows: &[SearchRow]) -> Vec<usize> {
-    let mut least = None;
-    let fitting = rows.iter().take_while(|row| row.tried.verdict.fits()).enumerate();
-    fitting
-        .filter_map(|(at, row)| {
+/// How many rows are replayed before the front is looked at again. Each time its rows have less to beat, whatever the
+/// machine: on one with more cores the same rows are replayed.
+const AT_ONCE: usize = 8;
+
+/// What is known of the front.
+struct Front {
+    /// The rows that are on it as far as is known: all that were replayed.
+    front: Vec<usize>,
+    /// The first rows that may be on it, each with the most that it may take then.
+    open: Vec<(usize, Bytes)>,
+}
+
+impl Front {
+    /// Of rows in their order: those that fit and that no earlier one beats.
+    fn of(rows: &[SearchRow]) -> Front {
+        let (mut front, mut open, mut least) = (Vec::new(), Vec::new(), Bytes::new(u64::MAX));
+        let fitting = rows.iter().enumerate().take_while(|(_, row)| row.tried.verdict.fits());
+        for (at, row) in fitting {
             let needed = row.tried.verdict.needed;
-            least.is_none_or(|least| needed < least).then(|| least = Some(needed)).map(|()| at)
-        })
-        .collect()
+            if needed >= least {
+                continue;
+            }
+            if row.is_replayed {
+                front.push(at);
+                least = needed;
+            } else {
+                open.push((at, Bytes::new(least.get().saturating_sub(1))));
+                if open.len() == AT_ONCE {
+                    break;
+                }
+            }
+        }
+        Front { front, open }
+    }
 }
 
 /// Counts a reason, with those that differ from it in their figures alone.

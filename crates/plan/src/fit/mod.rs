@@ -16,6 +16,8 @@ use boundary::{Boundary, Next, boundary};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
 pub(crate) use short::{Extent, Short};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A planned step on a card, and how much of it there may be.
 #[derive(Clone, Debug)]
@@ -97,8 +99,9 @@ impl Fit {
             Ok((verdict(planned.plan()), planned, slowest))
         };
         // what may need most of the ranks is enough to say that it does not fit; a pipeline is replayed whole
-        let (taken, planned, slowest) = match planned(Extent::Peak)? {
-            few if options.parallel.pp == 1 && !few.0.fits() => few,
+        let few = (options.parallel.pp == 1).then(|| planned(Extent::Peak)).transpose()?;
+        let (taken, planned, slowest) = match few {
+            Some(few) if !few.0.fits() => few,
             _ => planned(Extent::Replay)?,
         };
         let seq_len = planned.plan().seq_len;
@@ -207,9 +210,7 @@ impl Search<'_> {
         let extent = if self.options.parallel.pp > 1 { Extent::Replay } else { Extent::Peak };
         let taken = |amount: u64| {
             let options = self.options_with(axis, amount);
-            let short = Short::of_worst(self.architecture, options, extent, self.quick).ok()?;
-            let verdict = (self.quick)(short.plan());
-            verdict.fits().then_some(verdict.needed)
+            fits(self.architecture, options, extent, self.quick)
         };
         // what is on the other side of the given amount is not looked at
         let (below, most) = match self.fits {
@@ -241,6 +242,34 @@ impl Search<'_> {
         (axis.set)(&mut options, units.saturating_mul(axis.unit));
         options
     }
+}
+
+/// What the rank that needs most takes, if every rank fits. Of a pipeline that is planned whole no rank is asked about after one
+/// that does not fit.
+pub(crate) fn fits(
+    architecture: &Architecture,
+    options: Options,
+    extent: Extent,
+    verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
+) -> Option<Bytes> {
+    if options.parallel.pp == 1 || extent != Extent::Replay {
+        // the batches of micro-batches that are not run are in the plan that comes of all ranks
+        let short = Short::of_worst(architecture, options, extent, verdict).ok()?;
+        let verdict = verdict(short.plan());
+        return verdict.fits().then_some(verdict.needed);
+    }
+    let misfit: OnceLock<Verdict> = OnceLock::new();
+    let most = AtomicU64::new(0);
+    let look = |plan: &Plan| {
+        let verdict = misfit.get().copied().unwrap_or_else(|| verdict(plan));
+        if !verdict.fits() {
+            misfit.get_or_init(|| verdict);
+        }
+        most.fetch_max(verdict.needed.get(), Ordering::Relaxed);
+        verdict
+    };
+    Short::of_worst(architecture, options, extent, &look).ok()?;
+    misfit.get().is_none().then(|| Bytes::new(most.into_inner()))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::plan::{Counted, plan_stage};
 use crate::{Plan, RankCosts, Step, Verdict};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
+use std::ops::ControlFlow;
 
 /// Micro-batches that are planned: the first; the second, which those after it are like; and the last.
 const PLANNED: u32 = 3;
@@ -105,9 +106,9 @@ impl Short {
         }
     }
 
-    /// Looks at those of every class of ranks, one after the other; each is let go of before the next is planned. Classes that
-    /// cost as much as another and surely need no more at their device peak are left out. What they say of the whole model's
-    /// parameters is not counted.
+    /// Looks at those of every class of ranks, one after the other, until it is told to stop; each is let go of before the next is
+    /// planned. Classes that cost as much as another and surely need no more at their device peak are left out. What they say
+    /// of the whole model's parameters is not counted.
     ///
     /// # Errors
     /// The first problem of any class.
@@ -115,7 +116,7 @@ impl Short {
         architecture: &Architecture,
         options: Options,
         extent: Extent,
-        mut look: impl FnMut(&Short),
+        mut look: impl FnMut(&Short) -> ControlFlow<()>,
     ) -> Result<(), Problem> {
         let (options, left_out) = extent.shortened(architecture, options)?;
         // names that options have may be those of modules of another stage, which counting finds out
@@ -130,7 +131,9 @@ impl Short {
         for class in classes {
             let parallel = Parallel { rank: class.first(), ..options.parallel.clone() };
             let plan = plan_stage(architecture.clone(), Options { parallel, ..options.clone() }, &counted)?;
-            look(&Short(Plan { left_out, ..plan }));
+            if look(&Short(Plan { left_out, ..plan })).is_break() {
+                break;
+            }
         }
         Ok(())
     }

@@ -3,11 +3,12 @@
 use super::script::{Ask, Outcome, run};
 use crate::plan::id;
 use peakledger_allocator::{
-    Card as Device, OutOfMemory, Request, Settings, Stream as AllocatorStream, Totals,
+    Allocation, Allocator, Card as Device, OutOfMemory, Request, Settings, Stream as AllocatorStream, Totals,
 };
 use peakledger_core::{Bytes, Moment};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Block, Plan, PlannedPhase, Step, Traffic, Verdict};
+use std::ops::ControlFlow;
 
 /// What the allocator reserves for a plan.
 #[derive(Clone, Debug)]
@@ -62,18 +63,43 @@ impl Reservation {
 
     /// Whether the load and both steps of a plan fit a card, and how often all that is cached is given back for it; what a step
     /// that does not fit would take is not looked at.
-    pub fn fits(plan: &Plan, settings: Settings, card: &Card) -> Option<(Verdict, u64)> {
-        let asked = Asked::of(plan, &[Step::First, Step::Steady]);
-        let outcome = run(asked.asks(), settings, limited(plan, Some(card)));
-        let oom = match outcome.oom {
-            None => None,
-            Some((at, oom)) => {
-                let (step, phase, _) = asked.place(at)?;
-                Some(PlannedOom { step, phase, oom })
+    pub fn fits(plan: &Plan, settings: Settings, card: &Card) -> (Verdict, u64) {
+        match Reservation::fits_within(plan, settings, card, Bytes::new(u64::MAX)) {
+            Some(fits) => fits,
+            None => unreachable!("no sum of 64 bits is more than that"),
+        }
+    }
+
+    /// The same of a plan that takes no more than that; nothing of one that takes more, however much that be: what is reserved
+    /// once is taken, so that nothing has to be looked at from there on.
+    pub fn fits_within(plan: &Plan, settings: Settings, card: &Card, most: Bytes) -> Option<(Verdict, u64)> {
+        let most = most.get().saturating_sub(plan.outside(Some(card)).get());
+        let mut allocator = Allocator::new(settings, limited(plan, Some(card)));
+        let mut held: Vec<Option<Allocation>> = Vec::new();
+        let mut reserved = 0;
+        let asked = plan.each_ask(&[Step::First, Step::Steady], |_, Traffic { storage, allocates, .. }| {
+            let storage = storage as usize;
+            if held.len() <= storage {
+                held.resize(storage + 1, None);
             }
+            let Some(slot) = held.get_mut(storage) else { return ControlFlow::Continue(()) };
+            let Some(block) = allocates else {
+                slot.take().into_iter().for_each(|allocation| allocator.free(allocation));
+                return ControlFlow::Continue(());
+            };
+            match allocator.alloc(request(block)) {
+                Ok(allocation) => *slot = Some(allocation),
+                Err(oom) => return ControlFlow::Break(Some(oom)),
+            }
+            reserved = reserved.max(allocator.totals().reserved);
+            if reserved > most { ControlFlow::Break(None) } else { ControlFlow::Continue(()) }
+        });
+        let oom = match asked {
+            ControlFlow::Break(None) => return None,
+            ControlFlow::Break(Some(oom)) => Some(oom),
+            ControlFlow::Continue(()) => None,
         };
-        let retries = outcome.retries;
-        Some((Reservation::from(&outcome, &asked, oom).verdict(plan, card), retries))
+        Some((taken(plan, card, settings, (reserved, oom.as_ref())), allocator.retries()))
     }
 
     fn from(outcome: &Outcome, asked: &Asked, oom: Option<PlannedOom>) -> Reservation {
@@ -100,18 +126,8 @@ impl Reservation {
     /// Whether the process fits a card: what is reserved and what lies outside the allocator, or the request that was not
     /// served.
     pub fn verdict(&self, plan: &Plan, card: &Card) -> Verdict {
-        let outside = plan.outside(Some(card)).get();
-        let limit = self.settings.limit_on(Some(card.total.get())).map(|limit| limit.saturating_add(outside));
-        let capacity = limit.unwrap_or(u64::MAX).min(card.total.get());
-        let needed = self.peak.reserved.saturating_add(outside);
-        let needed = match self.oom {
-            None => needed,
-            Some(out) => {
-                let then = out.oom.totals.reserved.saturating_add(out.oom.segment).saturating_add(outside);
-                needed.max(then).max(capacity.saturating_add(1))
-            }
-        };
-        Verdict { needed: Bytes::new(needed), capacity: Bytes::new(capacity) }
+        let oom = self.oom.as_ref().map(|planned| &planned.oom);
+        taken(plan, card, self.settings, (self.peak.reserved, oom))
     }
 
     /// `reserved 18.21 GiB by the caching allocator: …`, and what that is made of.
@@ -148,6 +164,27 @@ impl PlannedOom {
     }
 }
 
+/// What a process takes of a card where so much is reserved, or a request was not served.
+fn taken(
+    plan: &Plan,
+    card: &Card,
+    settings: Settings,
+    (reserved, oom): (u64, Option<&OutOfMemory>),
+) -> Verdict {
+    let outside = plan.outside(Some(card)).get();
+    let limit = settings.limit_on(Some(card.total.get())).map(|limit| limit.saturating_add(outside));
+    let capacity = limit.unwrap_or(u64::MAX).min(card.total.get());
+    let needed = reserved.saturating_add(outside);
+    let needed = match oom {
+        None => needed,
+        Some(oom) => {
+            let then = oom.totals.reserved.saturating_add(oom.segment).saturating_add(outside);
+            needed.max(then).max(capacity.saturating_add(1))
+        }
+    };
+    Verdict { needed: Bytes::new(needed), capacity: Bytes::new(capacity) }
+}
+
 /// What a plan asks, step by step.
 struct Asked {
     steps: Vec<(Step, Vec<Traffic>)>,
@@ -168,13 +205,12 @@ impl Asked {
                 blocks.resize(storage + 1, None);
             }
             let block = blocks.get_mut(storage)?;
-            let Some(Block { bytes, stream }) = allocates else {
+            let Some(asked) = allocates else {
                 return Some((at, Ask::FreeCompleted(block.take()?)));
             };
             *block = Some(next);
             next += 1;
-            let stream = AllocatorStream(u64::from(stream.number()));
-            Some((at, Ask::Alloc(Request { stream, ..Request::of(*bytes) })))
+            Some((at, Ask::Alloc(request(*asked))))
         })
     }
 
@@ -191,6 +227,10 @@ impl Asked {
     }
 }
 
+fn request(Block { bytes, stream }: Block) -> Request {
+    Request { stream: AllocatorStream(u64::from(stream.number())), ..Request::of(bytes) }
+}
+
 /// A card, or one that never runs out.
 fn limited(plan: &Plan, card: Option<&Card>) -> Device {
     match card {
@@ -205,13 +245,12 @@ type Place = (Step, usize, Moment);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peakledger_allocator::Allocator;
     use peakledger_core::block::MIB;
     use peakledger_input::Source;
     use peakledger_plan::catalogue::{card, open_model};
     use peakledger_plan::config::Architecture;
-    use peakledger_plan::options::{Options, Precision};
-    use peakledger_plan::parallel::{Parallel, Sharding};
+    use peakledger_plan::options::{HoldOutputs, Options, Precision, Recompute};
+    use peakledger_plan::parallel::{Parallel, Schedule, Sharding};
     use peakledger_plan::{Stream, plan};
 
     fn planned() -> Plan {
@@ -258,6 +297,70 @@ mod tests {
         assert!(oom.oom.segment > oom.oom.unused.unwrap());
         assert!(oom.phase(&plan).is_some());
     }
+
+    /// What is said of a plan with nothing kept of its replay is what the whole replay says, on cards where it has room to
+    /// spare, gives back what is cached, and runs out; and nothing is said of it exactly where that takes more than it may.
+    #[test]
+    fn a_quick_word_is_that_of_the_whole_replay() {
+        let config = r#"{"model_type": "llama", "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536,
+            "num_hidden_layers": 8, "num_attention_heads": 8, "max_position_embeddings": 4096, "tie_word_embeddings": false}"#;
+        let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
+        let schedules =
+            [Schedule::OneFOneB, Schedule::Gpipe, Schedule::ZbH1, Schedule::ZbH2, Schedule::DualPipe];
+        let pipelines = schedules.into_iter().map(|schedule| Options {
+            gradient_accumulation_steps: 12,
+            parallel: Parallel { pp: 4, rank: 1, schedule, ..Parallel::default() },
+            ..Options::default()
+        });
+        let parallel =
+            Parallel { pp: 2, schedule: Schedule::Interleaved, virtual_stages: 2, ..Parallel::default() };
+        let interleaved = Options { gradient_accumulation_steps: 8, parallel, ..Options::default() };
+        let held =
+            Options { hold_outputs: HoldOutputs::Step, gradient_accumulation_steps: 4, ..Options::default() };
+        let sharded = Parallel { dp: Some(8), sharding: Sharding::FullShard, ..Parallel::default() };
+        let sharded = Options {
+            parallel: sharded,
+            recompute: Recompute::Full,
+            clip_grad_norm: true,
+            ..Options::default()
+        };
+        let parts = Parallel { dp: Some(4), rank: 3, sharding: Sharding::Zero2, ..Parallel::default() };
+        let parts = Options { parallel: parts, gradient_accumulation_steps: 3, ..Options::default() };
+        let (mut given_back, mut ran_out) = (0, 0);
+        for options in pipelines.chain([interleaved, held, sharded, parts]) {
+            let options = Options { seq_len: Some(384), precision: Precision::Bf16, ..options };
+            let plan = plan(architecture.clone(), options).unwrap();
+            for settings in ["", "expandable_segments:True", "max_split_size_mb:24", MOST_SETTINGS] {
+                let settings: Settings = settings.parse().unwrap();
+                let free = Reservation::of(&plan, settings, None, None).unwrap();
+                let mut card = card("80GiB").unwrap();
+                let outside = plan.outside(Some(&card)).get();
+                let (least, most) = (plan.device_peak().phase.device_peak.get(), free.reserved().get());
+                for room in [2 * most, most, most - 2 * MIB, least + 2 * MIB, least - MIB] {
+                    card.total = Bytes::new(room + outside);
+                    let whole = Reservation::of(&plan, settings, Some(&card), None).unwrap();
+                    let (verdict, retries) = Reservation::fits(&plan, settings, &card);
+                    assert_eq!(verdict.capacity, whole.verdict(&plan, &card).capacity);
+                    assert_eq!(verdict.fits(), whole.oom.is_none());
+                    given_back += u32::from(whole.retries > 0 && verdict.fits());
+                    if whole.oom.is_some() {
+                        ran_out += 1;
+                        continue;
+                    }
+                    assert_eq!((verdict, retries), (whole.verdict(&plan, &card), whole.retries));
+                    let within =
+                        |most: u64| Reservation::fits_within(&plan, settings, &card, Bytes::new(most));
+                    assert_eq!(within(verdict.needed.get()), Some((verdict, retries)));
+                    assert_eq!(within(verdict.needed.get() - 1), None);
+                    assert_eq!(within(0), None);
+                }
+            }
+        }
+        assert!(given_back > 10 && ran_out > 10, "{given_back} {ran_out}");
+    }
+
+    const MOST_SETTINGS: &str =
+        "roundup_power2_divisions:4,garbage_collection_threshold:0.6,per_process_memory_fraction:0.9";
 
     /// A stream's blocks are its own, so a plan reserves what its streams reserve one by one.
     fn reserved_by_stream(plan: &Plan) -> Vec<(u64, u64)> {
