@@ -99,6 +99,14 @@ pub(super) enum When {
     },
 }
 
+/// What a layer is to one on the other side of those that are left out.
+enum Across {
+    /// As many layers away as where both were run.
+    AsFarAway,
+    /// The one that it is: the first layers and the last know each other, as by what the forward pass ends with.
+    ThereAlone,
+}
+
 /// The whole tape in the making.
 pub(super) struct Whole<'a> {
     pub(super) repeat: &'a Repeat,
@@ -152,9 +160,13 @@ impl Whole<'_> {
         let to = self.stretches.get(at)?;
         let offset = moment.0 - to.moments.start;
         Some(match (from.part, to.part) {
-            (Part::Layer(from), Part::Layer(to_layer)) => {
-                When::In { pass: to.pass, from, to: to_layer, offset }
-            }
+            (Part::Layer(from), Part::Layer(layer)) => match self.across(from, layer)? {
+                Across::AsFarAway => When::In { pass: to.pass, from, to: layer, offset },
+                Across::ThereAlone => {
+                    let layer = self.repeat.alike.in_model(layer);
+                    When::At(self.stretches.place(to.pass, layer)?.moment + offset)
+                }
+            },
             (_, Part::Layer(layer)) => {
                 // what is made outside and goes in a layer goes in that layer alone
                 let layer = Some(layer).filter(|layer| !self.repeat.alike.is_compared(*layer))?;
@@ -162,6 +174,15 @@ impl Whole<'_> {
             }
             _ => When::At(self.stretches.between(at)?.moment + offset),
         })
+    }
+
+    /// How one layer that is run means another; nothing where it is not known.
+    fn across(&self, from: usize, to: usize) -> Option<Across> {
+        let alike = &self.repeat.alike;
+        if alike.is_after(from) == alike.is_after(to) || from.abs_diff(to) <= alike.reach {
+            return Some(Across::AsFarAway);
+        }
+        (!alike.is_compared(to)).then_some(Across::ThereAlone)
     }
 
     /// The moment on the whole tape, for what is made in a layer.

@@ -88,9 +88,7 @@ impl Rounds {
         let by_names = options.stack == Stack::Megatron && parallel.schedule != Schedule::Interleaved;
         let by_place = parallel.pp > 1 && by_names || shares_within_passes(options);
         let ends = parallel.pp > 1 || ends_otherwise(options, has_experts);
-        // where a part is frozen, what the first stage makes is not known to go so
-        let all_is_trained = options.lora.is_none() && options.freeze.is_empty();
-        let is_plain = all_is_trained && !options.offload.has_optimizer() && !by_place;
+        let is_plain = !options.offload.has_optimizer() && !by_place;
         if parallel.pp > 1 && parallel.schedule == Schedule::OneFOneB && is_plain {
             let few = Rounds::of_few_ahead(&whole, parallel.pp - 1 - stage, all);
             if few.is_some() {

@@ -79,7 +79,7 @@ fn variants() -> Vec<(&'static str, Options)> {
     all.extend(
         [&bf16, &mixed, &full(&mixed), &several(&mixed)].map(|options| ("zero 1", with(&zero1, options))),
     );
-    all.push(("zero 1", Options { lora: Some(lora), ..with(&zero1, &mixed) }));
+    all.push(("zero 1", Options { lora: Some(lora.clone()), ..with(&zero1, &mixed) }));
     let megatron = |parallel: &Parallel| Options {
         stack: Stack::Megatron,
         grad_dtype: Some(Dtype::F32),
@@ -107,6 +107,11 @@ fn variants() -> Vec<(&'static str, Options)> {
         let parallel = Parallel { pp: 3, schedule, rank, ..of(1, 1) };
         let steps = Options { gradient_accumulation_steps: 9, ..bf16.clone() };
         all.extend([&steps, &full(&steps)].map(|options| ("pp", with(&parallel, options))));
+        // the first stage's forward pass ends in a layer, and what was cast for a layer whose inputs are not trained goes with it
+        let adapted = Options { lora: Some(lora.clone()), ..mixed.clone() };
+        all.extend(
+            [&adapted, &several(&adapted), &full(&several(&adapted))].map(|o| ("pp", with(&parallel, o))),
+        );
         if schedule == Schedule::OneFOneB {
             all.push(("megatron pp", Options { gradient_accumulation_steps: 9, ..megatron(&parallel) }));
             let zero1 = Parallel { sharding: Sharding::Zero1, dp: Some(2), ..parallel };

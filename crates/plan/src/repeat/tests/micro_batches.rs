@@ -264,6 +264,10 @@ fn so_is_one_that_warms_up_with_many() {
             steps.push(Options { recompute: Recompute::Full, clip_grad_norm: true, ..plain.clone() });
             let tensor = Parallel { tp: 2, sp: true, rank: rank * 2, ..plain.parallel.clone() };
             steps.push(Options { recompute: Recompute::Selective, parallel: tensor, ..plain.clone() });
+            let lora = Some(Lora { rank: 4, ..Lora::default() });
+            for precision in [Precision::Bf16, Precision::Bf16Mixed] {
+                steps.push(Options { lora: lora.clone(), precision, ..plain.clone() });
+            }
             steps.extend(others(&plain));
             wrong.extend(compared(&architecture, steps.into_iter(), &mut met));
         }
