@@ -16,14 +16,11 @@ pub(crate) struct FreeBlocks {
 
 impl FreeBlocks {
     pub(crate) fn insert(&mut self, id: BlockId, block: &Block) {
-        let at = match self.streams.iter().position(|(stream, _)| *stream >= block.stream) {
-            Some(at) if self.streams.get(at).is_some_and(|(stream, _)| *stream == block.stream) => at,
-            at => {
-                let at = at.unwrap_or(self.streams.len());
-                self.streams.insert(at, (block.stream, BySize::new()));
-                at
-            }
-        };
+        let there = self.streams.binary_search_by_key(&block.stream, |(stream, _)| *stream);
+        let at = there.unwrap_or_else(|at| {
+            self.streams.insert(at, (block.stream, BySize::new()));
+            at
+        });
         if let Some((_, blocks)) = self.streams.get_mut(at) {
             blocks.insert(Free::of(id, block));
         }

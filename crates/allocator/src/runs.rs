@@ -26,7 +26,7 @@ pub(crate) fn key(size: u64, address: u64) -> u128 {
     u128::from(size) << 64 | u128::from(address)
 }
 
-/// Blocks in order, in runs of which none is empty.
+/// Blocks in order, in runs of which none is empty but one that is alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Vec<Vec<Free>>);
 

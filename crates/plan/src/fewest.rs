@@ -1,7 +1,7 @@
 //! The fewest ranks among which a step is shared out so that it fits a card.
 
 use crate::config::Architecture;
-use crate::fit::{Extent, fits};
+use crate::fit::{Extent, needed_where_it_fits};
 use crate::options::Options;
 use crate::parallel::{Parallel, Sharding};
 use crate::{Plan, Verdict};
@@ -28,7 +28,7 @@ pub fn fewest_gpus(
         // what may need most of the ranks is planned first: mostly it says that it does not fit
         [Extent::Peak, Extent::Replay]
             .into_iter()
-            .all(|extent| fits(architecture, among(dp), extent, verdict).is_some())
+            .all(|extent| needed_where_it_fits(architecture, among(dp), extent, verdict).is_some())
     };
     let mut enough = 1;
     while !fits_among(enough) {

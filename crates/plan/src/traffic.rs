@@ -4,6 +4,7 @@ use crate::plan::{Level, Plan, Step};
 use crate::torch::Stream;
 use crate::torch::tape::{Role, Stored, Tape};
 use peakledger_core::{Device, Moment};
+use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 /// What a planned step asks of the allocator at one point.
@@ -32,13 +33,11 @@ impl Plan {
     /// What a step asks for and gives back, in order, as [`Plan::each_ask`] has it.
     pub fn traffic(&self, step: Step) -> Vec<Traffic> {
         let mut traffic = Vec::new();
-        let all = self.each_ask(&[step], |_, event| {
+        let ControlFlow::Continue(()) = self.each_ask::<Infallible>(&[step], |_, event| {
             traffic.push(event);
-            ControlFlow::<()>::Continue(())
+            ControlFlow::Continue(())
         });
-        match all {
-            ControlFlow::Continue(()) | ControlFlow::Break(()) => traffic,
-        }
+        traffic
     }
 
     /// Tells what steps ask for and give back, in order, until it is told to stop: the first step from an empty device on, the
@@ -50,24 +49,8 @@ impl Plan {
         mut each: impl FnMut(Step, Traffic) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let tape = self.tape();
-        let last = tape.now();
-        let on_the_card = |stored: &Stored| stored.device == Device::Gpu && stored.bytes > 0;
         let moments = tape.ran.len().saturating_add(1);
-        let (mut births, mut deaths) = (Buckets::of(moments), Buckets::of(moments));
-        for stored in tape.stored.iter().filter(|stored| on_the_card(stored)) {
-            births.count(stored.birth);
-            if !stored.outlives_the_step() {
-                deaths.count(stored.death.min(last));
-            }
-        }
-        births.lay_out();
-        deaths.lay_out();
-        for (storage, stored) in (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored)) {
-            births.put(stored.birth, storage);
-            if !stored.outlives_the_step() {
-                deaths.put(stored.death.min(last), storage);
-            }
-        }
+        let (births, deaths) = by_moment(tape, moments);
         for step in steps.iter().copied() {
             // what outlives a step is there already when the next begins, and some of the first step comes only once
             let again: Vec<bool> = match step {
@@ -117,6 +100,28 @@ impl Plan {
         let numbers = u32::try_from(self.tape().stored.len()).unwrap_or(u32::MAX)..u32::MAX;
         numbers.zip(batches)
     }
+}
+
+fn on_the_card(stored: &Stored) -> bool {
+    stored.device == Device::Gpu && stored.bytes > 0
+}
+
+/// The storages on the card by the moment at which they are made, and by that at which they go.
+fn by_moment(tape: &Tape, moments: usize) -> (Buckets, Buckets) {
+    let last = tape.now();
+    let death = |stored: &Stored| (!stored.outlives_the_step()).then(|| stored.death.min(last));
+    let (mut births, mut deaths) = (Buckets::of(moments), Buckets::of(moments));
+    for stored in tape.stored.iter().filter(|stored| on_the_card(stored)) {
+        births.count(stored.birth);
+        death(stored).into_iter().for_each(|death| deaths.count(death));
+    }
+    births.lay_out();
+    deaths.lay_out();
+    for (storage, stored) in (0u32..).zip(&tape.stored).filter(|(_, stored)| on_the_card(stored)) {
+        births.put(stored.birth, storage);
+        death(stored).into_iter().for_each(|death| deaths.put(death, storage));
+    }
+    (births, deaths)
 }
 
 /// Whether a storage comes in every step, and goes.

@@ -210,7 +210,7 @@ impl Search<'_> {
         let extent = if self.options.parallel.pp > 1 { Extent::Replay } else { Extent::Peak };
         let taken = |amount: u64| {
             let options = self.options_with(axis, amount);
-            fits(self.architecture, options, extent, self.quick)
+            needed_where_it_fits(self.architecture, options, extent, self.quick)
         };
         // what is on the other side of the given amount is not looked at
         let (below, most) = match self.fits {
@@ -244,9 +244,9 @@ impl Search<'_> {
     }
 }
 
-/// What the rank that needs most takes, if every rank fits. Of a pipeline that is planned whole no rank is asked about after one
-/// that does not fit.
-pub(crate) fn fits(
+/// What the rank that needs most takes, if every rank fits. Every class is planned; of a pipeline that is planned whole, the
+/// allocator is asked of none after one that does not fit.
+pub(crate) fn needed_where_it_fits(
     architecture: &Architecture,
     options: Options,
     extent: Extent,

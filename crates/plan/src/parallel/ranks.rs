@@ -138,8 +138,10 @@ pub(crate) fn classes_that_may_need_most(
         let most: Vec<Option<Vec<u32>>> = (0..mesh.pp).map(of_stage).collect::<Result<_, Problem>>()?;
         all.retain(|class| {
             let mut places = class.ranks.iter().cloned().flatten().map(|rank| mesh.place(rank).dp);
-            let of_stage = most.get(class.class.stage as usize);
-            of_stage.is_none_or(|most| most.as_ref().is_none_or(|most| places.any(|dp| most.contains(&dp))))
+            match most.get(class.class.stage as usize) {
+                Some(Some(most)) => places.any(|dp| most.contains(&dp)),
+                Some(None) | None => true,
+            }
         });
     }
     Ok(all)

@@ -176,7 +176,7 @@ impl Turns<'_> {
         Some(OfMicroBatches { more: self.more(of_layers)?, phases: self.phases()?, seen: self.seen()? })
     }
 
-    /// The moment that what is left out of rounds comes before, of which those that are written down again end there.
+    /// The moment before which copies stand of the rows whose passes end there.
     fn cut(&self, end: usize) -> Moment {
         Moment(self.turns.get(end).map_or(self.after[0].0, |turn| turn.moments.start))
     }

@@ -198,8 +198,8 @@ impl Rounds {
         Some(self.row_again(run)?.again.end)
     }
 
-    /// Where the passes are written down again that let go of what a pass that is written down again made, where one like `other`
-    /// does: those of its own row, or what the warm-up makes those of the cool-down.
+    /// The end of the row whose passes let go of what a pass made that is written down again, where one like `other` does: its
+    /// own row, or for the warm-up that of the cool-down.
     pub(super) fn goes_with(&self, run: usize, other: usize) -> Option<usize> {
         let own = self.row_again(run)?;
         let has_own = self.rows_of(other).any(|row| row == own);

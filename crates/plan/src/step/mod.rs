@@ -269,17 +269,17 @@ fn run_so(
 }
 
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
-/// layers: the parts of DeepSpeed's flat buffer, and its buckets but for those of ZeRO 3 ([`layers_ahead`]); nor where it waits for gradients of weights that themselves wait.
-/// Nor where Megatron's layers make tables of their own in the first step, of which a cache keeps some (latent attention).
+/// layers: the parts of DeepSpeed's flat buffer, and its buckets but for those of ZeRO 3 ([`layers_ahead`]); nor where it waits
+/// for gradients of weights that themselves wait. Nor where Megatron's layers make tables of their own in the first step, of which a cache keeps some (latent attention).
 pub(crate) fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
     let has_tables = options.stack == Stack::Megatron && arch.shape.v_head_dim.is_some();
     let waits = !matches!(options.parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe);
-    let in_own_parts = sends_in_buckets(options) && !is_plain_zero3(options);
+    let in_own_parts = sends_in_buckets(options) && !is_zero3_on_the_card(options);
     !(has_tables || in_own_parts || waits && shares_within_passes(options))
 }
 
 /// ZeRO 3 with all of it on the card.
-fn is_plain_zero3(options: &Options) -> bool {
+fn is_zero3_on_the_card(options: &Options) -> bool {
     options.parallel.sharding == Sharding::Zero3 && !options.offload.has_optimizer()
 }
 

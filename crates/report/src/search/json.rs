@@ -53,7 +53,7 @@ struct RowJson<'a> {
     on_the_edge: bool,
     headroom_bytes: i128,
     device_peak_bytes: u64,
-    /// Null where it was not found out: it fits, or does not, by its device peak.
+    /// Null where no replay was run to its end: then the headroom is at most that.
     reserved_bytes: Option<u64>,
     /// How often the allocator gives back all that it has cached; null where it was not found out.
     cache_flushes: Option<u64>,

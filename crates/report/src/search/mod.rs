@@ -72,7 +72,8 @@ pub struct SearchRow {
     pub tokens: u64,
     /// What it takes and costs.
     pub tried: Tried,
-    /// Whether what the caching allocator reserves was found out; else it is known by its device peak.
+    /// Whether what the caching allocator reserves was found out; else it takes at least what is said, by its device peak or by
+    /// as much of a replay as a quicker combination beats.
     pub is_replayed: bool,
     /// How often the allocator gives back all that it has cached to make room, of the rank that does so most, where that was
     /// found out; the step waits for it each time.
@@ -227,21 +228,21 @@ impl SearchReport<'_> {
     fn counts_line(&self) -> String {
         let (tried, fitting) = (self.tried(), self.fitting() as u64);
         let possible = self.rows.len() as u64;
-        let short = possible.saturating_sub(fitting);
+        let misfits = possible.saturating_sub(fitting);
         let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
         let unsure =
             self.rows.iter().filter(|row| !row.is_replayed && is_near(row.tried.verdict)).count() as u64;
         let unsure = match unsure {
             0 => String::new(),
-            unsure => format!(", {} of them, near the limit, by their device peak alone", grouped(unsure)),
+            unsure => format!(", {} of them, near the limit, not replayed to the end", grouped(unsure)),
         };
         format!(
             "tried {} combination{}: {} cannot be, {} {} not fit {card}, {} {}{unsure}",
             grouped(tried),
             if tried == 1 { "" } else { "s" },
             grouped(tried.saturating_sub(possible)),
-            grouped(short),
-            if short == 1 { "does" } else { "do" },
+            grouped(misfits),
+            if misfits == 1 { "does" } else { "do" },
             grouped(fitting),
             if fitting == 1 { "fits" } else { "fit" },
         )
@@ -308,9 +309,9 @@ impl SearchReport<'_> {
     }
 
     /// What the marks of rows mean, of those that are there.
-    fn legend<'r>(rows: impl Iterator<Item = &'r SearchRow> + Clone) -> Vec<&'static str> {
+    fn legend<'r>(mut rows: impl Iterator<Item = &'r SearchRow> + Clone) -> Vec<&'static str> {
         let edge = rows.clone().any(|row| row.tried.verdict.is_on_the_edge());
-        let flushes = { rows }.any(|row| row.flushes().is_some_and(|times| times > 0));
+        let flushes = rows.any(|row| row.flushes().is_some_and(|times| times > 0));
         let all = [(edge, EDGE), (flushes, FLUSHES)];
         all.into_iter().filter_map(|(there, said)| there.then_some(said)).collect()
     }

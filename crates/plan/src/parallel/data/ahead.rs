@@ -7,8 +7,8 @@ use crate::torch::Tape;
 use std::collections::BTreeMap;
 
 /// How many layers ahead of the one that runs parameters may come, up to as many as may be there at once, or stay because they
-/// are used again soon. Nothing where a layer
-/// trains fewer numbers than a bucket of gradients has: such a bucket is full at another place of each layer.
+/// are used again soon. Nothing where a layer trains fewer numbers than a bucket of gradients has: such a bucket is full at another
+/// place of each layer.
 pub(crate) fn layers_ahead(tape: &Tape, parameters: &[Parameter], sizes: &ZeroSizes) -> Option<usize> {
     let mut layers: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for parameter in parameters {
