@@ -196,6 +196,21 @@ mod tests {
                 options.offload.activations = true;
                 options.clip_grad_norm = true;
             }),
+            // in the warm-up FSDP gathers less than later on
+            of(4, 15, |options| {
+                options.parallel.dp = Some(2);
+                options.parallel.sharding = Sharding::ShardGradOp;
+            }),
+            of(8, 20, |options| {
+                options.parallel.dp = Some(2);
+                options.parallel.sharding = Sharding::FullShard;
+            }),
+            of(4, 32, |options| {
+                options.parallel.dp = Some(2);
+                options.parallel.sharding = Sharding::FullShard;
+                options.parallel.schedule = Schedule::Interleaved;
+                options.parallel.virtual_stages = 2;
+            }),
             of(4, 9, |options| options.parallel.tp = 2),
             // of two stages on a node, the fourth is the first between others that sends over a slow network
             of(8, 12, |options| {

@@ -4,6 +4,7 @@
 use crate::catalogue::Speeds;
 use crate::parallel::Parallel;
 use crate::parallel::bubble::{Passes, bubble};
+use crate::parallel::schedule::in_steps_of;
 use crate::{Costs, Picoseconds, Plan, Step, TheoreticalTime, Unknown};
 use peakledger_core::Phase;
 
@@ -40,13 +41,18 @@ impl RankCosts {
         RankCosts::of_all(plan, step, speeds, plan.left_out)
     }
 
-    /// The same with so many more micro-batches, each of which costs what the second does.
+    /// The same with so many more micro-batches. Those come in the middle of a step, where passes take turns: forward as the last
+    /// but one does, backward as the second does. By themselves, or as many together as the schedule takes in a row.
     pub(crate) fn of_all(plan: &Plan, step: Step, speeds: Option<&Speeds>, left_out: u32) -> RankCosts {
         let parallel = &plan.options.parallel;
         let micro_batches = plan.options.gradient_accumulation_steps.saturating_add(left_out);
+        let together = in_steps_of(parallel);
+        let last_but_one = (plan.options.gradient_accumulation_steps / together).saturating_sub(2);
         let mut spent = Spent::default();
         for phase in &plan.step(step).phases {
-            let again = if phase.micro_batch == Some(1) { left_out } else { 0 };
+            let like = if is_forward(&phase.phase) { last_but_one } else { 1 };
+            let is_again = phase.micro_batch.is_some_and(|micro_batch| micro_batch / together == like);
+            let again = if is_again { left_out / together } else { 0 };
             spent.add(&phase.phase, phase.costs + phase.costs.times(again));
         }
         let time = speeds.ok_or(Unknown::Rates);
@@ -85,8 +91,7 @@ impl Spent {
         self.all += costs;
         let is = |name| phase.as_str().strip_prefix(name).is_some_and(is_of_a_part);
         let pass = match phase {
-            Phase::Loss => &mut self.forward,
-            _ if is("forward") => &mut self.forward,
+            _ if is_forward(phase) => &mut self.forward,
             _ if is("backward") => &mut self.backward,
             _ if is("weight_grad") => &mut self.weights,
             _ => return,
@@ -108,6 +113,10 @@ impl Spent {
         };
         Ok(StepTime { busy, bubble: bubble(parallel, passes) })
     }
+}
+
+fn is_forward(phase: &Phase) -> bool {
+    *phase == Phase::Loss || phase.as_str().strip_prefix("forward").is_some_and(is_of_a_part)
 }
 
 /// Whether a phase's name ends so: that of a stage's first part, or of a later one.
