@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 /// What decides which class a rank is in: ranks whose values are the same hold the same bytes at the same moments.
@@ -233,12 +233,13 @@ pub(crate) fn plan_classes<T: Send>(
     shown: Shown,
     look: impl Fn(&Plan) -> (Bytes, T) + Sync,
 ) -> Result<Ranks<T>, Problem> {
-    let (next, counted) = (AtomicUsize::new(0), Counted::new());
+    let (next, counted, is_refused) = (AtomicUsize::new(0), Counted::new(), AtomicBool::new(false));
     let found: Mutex<Found<T>> = Mutex::new(Found { shown, kept: None, each: BTreeMap::new() });
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(class) = classes.get(at) else { break };
+            // classes are taken in their order, so that the first that is refused is among those that were
+            let Some(class) = classes.get(at).filter(|_| !is_refused.load(Ordering::Relaxed)) else { break };
             let mut options = options.clone();
             options.parallel.rank = match shown {
                 Shown::Rank(rank) if class.has(rank) => rank,
@@ -246,6 +247,7 @@ pub(crate) fn plan_classes<T: Send>(
             };
             let planned = plan_stage(architecture.clone(), options, &counted);
             let planned = planned.map(|plan| (look(&plan), plan));
+            is_refused.fetch_or(planned.is_err(), Ordering::Relaxed);
             if let Ok(mut found) = found.lock() {
                 found.add(at, class, planned);
             }
