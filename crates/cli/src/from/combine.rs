@@ -194,6 +194,18 @@ impl Combined {
         }
     }
 
+    /// accelerate makes what is trained fp32 before it shards, whatever type it was loaded in (`fsdp2_prepare_model`; for FSDP1
+    /// `prepare_model`).
+    fn raise_what_is_trained(&mut self) {
+        self.settings.retain(|setting| !(setting.implied && setting.option == "--weights-dtype"));
+        let loaded = self.settings.iter_mut().find(|setting| setting.option == "--weights-dtype");
+        if let Some(loaded) = loaded.filter(|loaded| loaded.value != "fp32") {
+            let key = format!("{}: accelerate makes it fp32 before it shards", loaded.origin.key);
+            (loaded.value, loaded.by_model) = ("fp32".to_owned(), None);
+            loaded.origin.key = key;
+        }
+    }
+
     /// Adapters, and an optimizer on the host, are stepped without copies on the card; ZeRO has copies by itself. Megatron's Adam
     /// has one implementation.
     fn drop_what_goes_with_nothing(&mut self, said: &Said) {
@@ -209,11 +221,12 @@ impl Combined {
         if is_zero {
             self.copies_of_zero(said);
         }
-        // accelerate makes what is trained fp32 before it shards (`fsdp2_prepare_model`; for FSDP1 `prepare_model`), and
-        // DeepSpeed casts the whole model
         let is_mixed = self.value("--precision", said).is_some_and(|precision| precision.ends_with("-mixed"));
-        let is_upcast = self.is_on("--fsdp", said) && is_mixed && !lora;
-        if is_upcast || self.is_deepspeed {
+        if self.is_on("--fsdp", said) && is_mixed && !lora {
+            self.raise_what_is_trained();
+        }
+        // DeepSpeed casts the whole model
+        if self.is_deepspeed {
             self.settings.retain(|setting| !(setting.implied && setting.option == "--weights-dtype"));
         }
         // transformers and accelerate put DeepSpeedCPUAdam in the place of what was asked for (`deepspeed_optim_sched`,

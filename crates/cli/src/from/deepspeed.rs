@@ -234,7 +234,7 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if let Some(stage) = stage {
         reading.set("--zero", stage, "stage");
     }
-    let mut parts = Vec::new();
+    let (mut parts, mut last) = (Vec::new(), "offload_optimizer");
     for (section, part) in [("offload_optimizer", "optimizer"), ("offload_param", "parameters")] {
         let key = format!("{section}/device");
         match reading.text(&key)? {
@@ -249,6 +249,7 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
                 return Err(problem.mend("write cpu, nvme or none"));
             }
         }
+        last = section;
         if part == "parameters" && stage.unwrap_or(0) < 3 {
             let cause =
                 format!("parameters are offloaded by stage 3 alone, and the stage is {}", stage.unwrap_or(0));
@@ -256,8 +257,7 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
     }
     if !parts.is_empty() {
-        let key = if reading.has("offload_param") { "offload_param" } else { "offload_optimizer" };
-        reading.set("--offload", parts.join(","), key);
+        reading.set("--offload", parts.join(","), last);
     }
     for (size, key) in SIZES.iter().flat_map(|size| size.keys.iter().map(move |key| (size, key))) {
         let usual = size.usual;

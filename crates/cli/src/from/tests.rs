@@ -702,6 +702,12 @@ fn weights_are_loaded_as_whoever_loads_them_does() {
         ("qwen3-0.6b", r#", "fsdp": true"#, "--gpus 2", "--precision bf16-mixed"),
         (
             "qwen3-0.6b",
+            r#", "fsdp": true, "torch_dtype": "bfloat16""#,
+            "--gpus 2",
+            "--precision bf16-mixed --weights-dtype fp32",
+        ),
+        (
+            "qwen3-0.6b",
             r#", "fsdp": true"#,
             "--gpus 2 --lora r=4",
             "--precision bf16-mixed --weights-dtype bf16",
