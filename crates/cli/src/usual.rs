@@ -30,6 +30,7 @@ pub(crate) const TOGETHER: [&[&[&str]]; 2] = [
         &["zero-3", "recompute"],
         &["tp", "recompute"],
         &["tp", "fsdp"],
+        &["sync-each-batch", "recompute"],
         &["fsdp", "recompute", "fused"],
         &["fsdp", "recompute", "offload-parameters"],
         &["zero-3", "recompute", "offload-optimizer"],
@@ -113,6 +114,11 @@ fn spread(options: &Options) -> Vec<(&'static str, String)> {
     let replicated = sharding == Sharding::Replicated;
     let mut list: Vec<(&'static str, String)> =
         strategies.into_iter().filter(|_| replicated).map(|(name, text)| (name, text.to_owned())).collect();
+    // between micro-batches, whole gradients wait for the last
+    let holds_whole = sharding.is_fsdp() && options.gradient_accumulation_steps > 1;
+    if holds_whole && !options.parallel.data.sync_each_batch {
+        list.push(("sync-each-batch", "--sync-each-batch".to_owned()));
+    }
     // the largest number of ranks within a node
     let most = options.parallel.gpus_per_node.min(8);
     let ranks = (2..=most).rev().find(|ranks| ranks.is_power_of_two() && replicas.is_multiple_of(*ranks));
@@ -206,6 +212,13 @@ mod tests {
             spread(asked),
             "--fsdp full_shard, --zero 2, --zero 3, --tp 4 --dp 3 --gradient-accumulation-steps 4"
         );
+        let sharding = Sharding::FullShard;
+        let several = Options { gradient_accumulation_steps: 4, ..Options::default() };
+        let several = Options { parallel: Parallel { gpus, sharding, ..default.clone() }, ..several };
+        assert_eq!(
+            super::spread(&several).first(),
+            Some(&("sync-each-batch", "--sync-each-batch".to_owned()))
+        );
         let within_tp = Parallel { gpus, tp: 8, ..default.clone() };
         assert_eq!(spread(within_tp), "--fsdp full_shard, --zero 2, --zero 3");
         assert_eq!(
@@ -219,8 +232,12 @@ mod tests {
         let parallel = Parallel { gpus: Some(16), ..Parallel::default() };
         let options = Options { micro_batch_size: 2, parallel, ..Options::default() };
         let all = changes(&options, Some(Dtype::Bf16));
+        let mut sharded = Options { gradient_accumulation_steps: 4, ..options };
+        sharded.parallel.sharding = Sharding::FullShard;
+        let sharded = changes(&sharded, None);
         for names in TOGETHER.concat() {
-            assert!(together(names, &all).is_some(), "{names:?}");
+            let is_tried = [&all, &sharded].into_iter().any(|changes| together(names, changes).is_some());
+            assert!(is_tried, "{names:?}");
         }
         assert_eq!(together(&["recompute", "nothing"], &all), None);
     }

@@ -73,7 +73,13 @@ pub(crate) fn usual_values(
     let all = [
         sizes("tp", &["tp"], within_a_node),
         words("sp", &["sp"], if megatron && gpus > 1 { &[("off", ""), ("on", "--sp")] } else { &[] }),
-        sizes("pp", &["pp"], gpus.min(shape.num_hidden_layers).min(MOST_STAGES)),
+        Usual {
+            name: "pp",
+            sets: &["pp", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"],
+            values: powers(u64::from(gpus.min(shape.num_hidden_layers).min(MOST_STAGES)))
+                .map(|stages| stages_of(u32::try_from(stages).unwrap_or(1), shape.num_hidden_layers))
+                .collect(),
+        },
         sizes("cp", &["cp"], if megatron { within_a_node } else { 1 }),
         sizes("ep", &["ep"], ranks.min(experts)),
         words("sharding", &["zero", "fsdp"], &sharding),
@@ -88,7 +94,47 @@ pub(crate) fn usual_values(
     all.into_iter().filter(|usual| usual.values.len() > 1 && !step.says(usual.sets)).collect()
 }
 
+/// Stages of as many layers each; where those do not come out even, the first and the last have what is left, mostly fewer.
+fn stages_of(stages: u32, layers: u32) -> Value {
+    let options = match stages {
+        1 => String::new(),
+        stages if layers.is_multiple_of(stages) => format!("--pp {stages}"),
+        stages => {
+            let left_by = |each: u32| layers.saturating_sub(each.saturating_mul(stages.saturating_sub(2)));
+            let left = match left_by(layers.div_ceil(stages)) {
+                0 | 1 => left_by(layers / stages),
+                left => left,
+            };
+            let (first, last) = (left.div_ceil(2), left / 2);
+            format!(
+                "--pp {stages} --decoder-first-pipeline-num-layers {first} --decoder-last-pipeline-num-layers {last}"
+            )
+        }
+    };
+    (stages.to_string(), options)
+}
+
 /// 1, 2, 4, … up to that.
 fn powers(most: u64) -> impl Iterator<Item = u64> {
     (0..u64::BITS).filter_map(|power| 1_u64.checked_shl(power)).take_while(move |size| *size <= most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_that_do_not_come_out_even_have_less_at_their_ends() {
+        let of = |stages, layers| stages_of(stages, layers).1;
+        assert_eq!((of(1, 126), of(2, 126)), (String::new(), "--pp 2".to_owned()));
+        let ends = |stages, first, last| {
+            format!(
+                "--pp {stages} --decoder-first-pipeline-num-layers {first} --decoder-last-pipeline-num-layers {last}"
+            )
+        };
+        assert_eq!(of(2, 61), ends(2, 31, 30));
+        assert_eq!((of(4, 126), of(16, 126)), (ends(4, 31, 31), ends(16, 7, 7)));
+        assert_eq!(of(16, 17), ends(16, 2, 1));
+        assert_eq!((of(4, 61), of(16, 61)), (ends(4, 15, 14), ends(16, 3, 2)));
+    }
 }
