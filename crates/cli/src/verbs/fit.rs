@@ -212,7 +212,7 @@ impl Trial<'_> {
     }
 
     /// What a rank takes of the card.
-    fn verdict(&self, plan: &Plan) -> Verdict {
+    pub(super) fn verdict(&self, plan: &Plan) -> Verdict {
         match self.reservation(plan) {
             Some(reservation) => reservation.verdict(plan, self.card),
             None => Verdict::of(plan, self.card, None),

@@ -37,6 +37,9 @@ pub(super) fn run(
     let search = Search { trial, request, combinations: &combinations, sequences };
     let (mut rows, mut refused) = search.try_all(cores(), output.is_for_people());
     let front = search.front(&mut rows, &mut refused);
+    if front.is_empty() {
+        search.settle_closest(&mut rows);
+    }
     let shown = front.first().and_then(|at| rows.get(*at)).or_else(|| closest(&rows));
     let plan = shown.and_then(|row| plan(trial.architecture.clone(), search.options(row.number).ok()?).ok());
     let report = SearchReport {
@@ -144,6 +147,28 @@ impl Search<'_> {
         Ok(tried.map(|tried| (tried, cache_flushes)))
     }
 
+    /// Where none fits: replays what needs least, as far as is known, to its end, until that is what needs least. A row that did
+    /// not fit was let go of as soon as that was seen.
+    fn settle_closest(&self, rows: &mut [SearchRow]) {
+        let Trial { architecture, card, .. } = self.trial;
+        let mut settled = Vec::new();
+        while settled.len() < MOST_SETTLED {
+            let Some(number) = closest(rows).map(|row| row.number).filter(|number| !settled.contains(number))
+            else {
+                break;
+            };
+            settled.push(number);
+            let whole = |options| {
+                try_out_replayed(architecture, options, card, |plan| Some(self.trial.verdict(plan)))
+            };
+            let tried = self.options(number).and_then(whole);
+            if let (Some(row), Ok(Some(tried))) = (rows.iter_mut().find(|row| row.number == number), tried) {
+                (row.is_replayed, row.tried) = (true, tried);
+            }
+        }
+        rows.sort_unstable_by_key(SearchRow::order);
+    }
+
     /// Puts rows in order, and replays those that may be on the front until all of it is: a device peak is the least that is
     /// reserved, so what a quicker one beats by its device peak alone is beaten. So is what has reserved as much before its
     /// replay ends, and that is what is known of it from then on. What cannot be replayed is refused after all.
@@ -180,6 +205,9 @@ impl Search<'_> {
         }
     }
 }
+
+/// How many rows that do not fit are replayed for the closest of them.
+const MOST_SETTLED: usize = 32;
 
 /// How many rows are replayed before the front is looked at again. Each time its rows have less to beat, whatever the
 /// machine: on one with more cores the same rows are replayed.

@@ -22,6 +22,8 @@ struct SearchJson<'a> {
     tried: u64,
     possible: usize,
     fitting: usize,
+    /// How many may, near the limit: no replay was run to its end.
+    open: usize,
     /// Those that can be: first those that fit, the quickest first.
     rows: Vec<RowJson<'a>>,
     not_possible: Vec<RefusedJson<'a>>,
@@ -48,7 +50,8 @@ struct RowJson<'a> {
     dp: u32,
     micro_batch_size: u64,
     gradient_accumulation_steps: u32,
-    fits: bool,
+    /// Null where that takes a replay that was not run to its end: near the limit.
+    fits: Option<bool>,
     /// It fits with less to spare than a CUDA context is taken for.
     on_the_edge: bool,
     headroom_bytes: i128,
@@ -107,6 +110,7 @@ impl SearchReport<'_> {
             tried: self.tried(),
             possible: self.rows.len(),
             fitting: self.fitting(),
+            open: self.open(),
             rows: self.rows.iter().enumerate().map(|(at, row)| self.row_json(at, row)).collect(),
             not_possible: self
                 .refused
@@ -142,7 +146,7 @@ impl SearchReport<'_> {
             dp: row.dp,
             micro_batch_size: row.micro_batch_size,
             gradient_accumulation_steps: row.gradient_accumulation_steps,
-            fits: tried.verdict.fits(),
+            fits: row.is_known_to_fit(),
             on_the_edge: tried.verdict.is_on_the_edge(),
             headroom_bytes: tried.verdict.headroom(),
             device_peak_bytes: tried.device_peak.get(),

@@ -123,9 +123,18 @@ impl SearchRow {
         (self.is_replayed && self.tried.verdict.fits()).then_some(self.cache_flushes)
     }
 
-    /// How well it fits: `yes`, or `edge` where less is to spare than a CUDA context takes, and `flushes` where caches are
+    /// Whether it fits; nothing where it does by its device peak, near the limit, and no replay was run to its end.
+    fn is_known_to_fit(&self) -> Option<bool> {
+        let is_open = !self.is_replayed && is_near(self.tried.verdict);
+        (!is_open).then(|| self.tried.verdict.fits())
+    }
+
+    /// How well it fits: `open` where that takes a replay that was not run to its end, `yes`, or `edge` where less is to spare than a CUDA context takes, and `flushes` where caches are
     /// given back for it.
     fn fits(&self) -> String {
+        if self.is_known_to_fit().is_none() {
+            return "open".to_owned();
+        }
         let answer = short_answer(self.tried.verdict);
         match (answer, self.flushes().unwrap_or(0)) {
             (answer, 0) => answer.to_owned(),
@@ -188,7 +197,12 @@ impl SearchReport<'_> {
 
     /// Those that fit.
     fn fitting(&self) -> usize {
-        self.rows.iter().take_while(|row| row.tried.verdict.fits()).count()
+        self.rows.iter().filter(|row| row.is_known_to_fit() == Some(true)).count()
+    }
+
+    /// How many may, near the limit.
+    fn open(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_known_to_fit().is_none()).count()
     }
 
     /// The value of each dimension that a row has.
@@ -228,16 +242,15 @@ impl SearchReport<'_> {
     fn counts_line(&self) -> String {
         let (tried, fitting) = (self.tried(), self.fitting() as u64);
         let possible = self.rows.len() as u64;
-        let misfits = possible.saturating_sub(fitting);
         let card = self.card.full_name.as_deref().unwrap_or(&self.card.name);
-        let unsure =
-            self.rows.iter().filter(|row| !row.is_replayed && is_near(row.tried.verdict)).count() as u64;
-        let unsure = match unsure {
+        let open = self.open() as u64;
+        let misfits = possible.saturating_sub(fitting).saturating_sub(open);
+        let may = match open {
             0 => String::new(),
-            unsure => format!(", {} of them, near the limit, not replayed to the end", grouped(unsure)),
+            open => format!(", {} more may, near the limit and not replayed to the end", grouped(open)),
         };
         format!(
-            "tried {} combination{}: {} cannot be, {} {} not fit {card}, {} {}{unsure}",
+            "tried {} combination{}: {} cannot be, {} {} not fit {card}, {} {}{may}",
             grouped(tried),
             if tried == 1 { "" } else { "s" },
             grouped(tried.saturating_sub(possible)),
