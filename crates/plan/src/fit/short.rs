@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::catalogue::card;
     use crate::options::{Attention, Precision};
-    use crate::parallel::plan_ranks;
+    use crate::parallel::{Sharding, plan_ranks};
     use crate::{Dtype, plan};
     use peakledger_input::Source;
 
@@ -231,6 +231,41 @@ mod tests {
                 "{schedule:?}, {pp}"
             );
         }
+    }
+
+    /// What each stage costs that is looked at, not the slowest alone: in the warm-up FSDP gathers other groups than later on.
+    #[test]
+    fn each_stage_of_a_short_pipeline_costs_what_it_does() {
+        let config = r#"{"model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 48}"#;
+        let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
+        let schedules = [Schedule::OneFOneB, Schedule::ZbH1, Schedule::ZbH2, Schedule::Interleaved];
+        let shardings = [Sharding::Replicated, Sharding::Zero1, Sharding::FullShard, Sharding::ShardGradOp];
+        let (mut looked_at, mut refused) = (0, 0);
+        for (schedule, sharding) in schedules.into_iter().flat_map(|it| shardings.map(|other| (it, other))) {
+            let virtual_stages = if schedule == Schedule::Interleaved { 2 } else { 1 };
+            let parallel =
+                Parallel { pp: 4, dp: Some(2), schedule, virtual_stages, sharding, ..Parallel::default() };
+            let options = Options {
+                seq_len: Some(20),
+                gradient_accumulation_steps: 24,
+                precision: Precision::Bf16,
+                parallel,
+                ..Options::default()
+            };
+            let look = |short: &Short| {
+                let rank = short.plan().options.parallel.rank;
+                let parallel = Parallel { rank, ..options.parallel.clone() };
+                let whole = plan(architecture.clone(), Options { parallel, ..options.clone() }).unwrap();
+                let costs = RankCosts::of(short.plan(), Step::Steady, None).costs;
+                assert_eq!(costs, whole.steady.costs(), "{schedule:?}, {sharding:?}, rank {rank}");
+                looked_at += 1;
+                ControlFlow::Continue(())
+            };
+            refused += u32::from(Short::of_each(&architecture, options.clone(), Extent::Peak, look).is_err());
+        }
+        // FSDP runs beside no schedule in which weights wait
+        assert!(looked_at > 40 && refused == 4, "{looked_at} stages, {refused} refused");
     }
 
     /// A step of many micro-batches peaks where the same step with all of them planned does, and costs as much.
