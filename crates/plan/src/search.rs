@@ -80,7 +80,7 @@ fn try_out_to(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::catalogue::card;
     use crate::options::{Precision, Recompute};
@@ -88,7 +88,7 @@ mod tests {
     use crate::{Dtype, Fit};
     use peakledger_input::Source;
 
-    fn model() -> Architecture {
+    pub(crate) fn model() -> Architecture {
         let config = r#"{"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
             "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 64}"#;
         Architecture::read(&Source::from_text("config.json", config)).unwrap()
@@ -112,6 +112,11 @@ mod tests {
         let of = |pp, micro_batches, change: fn(&mut Options)| {
             let mut options = piped(pp, micro_batches);
             change(&mut options);
+            options
+        };
+        let sharded = |pp, micro_batches, dp, sharding| {
+            let mut options = piped(pp, micro_batches);
+            options.parallel = Parallel { dp: Some(dp), sharding, ..options.parallel };
             options
         };
         for options in [
@@ -160,22 +165,10 @@ mod tests {
                 options.parallel.schedule = Schedule::Interleaved;
                 options.parallel.virtual_stages = 2;
             }),
-            of(4, 9, |options| {
-                options.parallel.dp = Some(4);
-                options.parallel.sharding = Sharding::Zero1;
-            }),
-            of(4, 9, |options| {
-                options.parallel.dp = Some(2);
-                options.parallel.sharding = Sharding::FullShard;
-            }),
-            of(8, 8, |options| {
-                options.parallel.dp = Some(2);
-                options.parallel.sharding = Sharding::FullShard;
-            }),
-            of(8, 7, |options| {
-                options.parallel.dp = Some(2);
-                options.parallel.sharding = Sharding::FullShard;
-            }),
+            sharded(4, 9, 4, Sharding::Zero1),
+            sharded(4, 9, 2, Sharding::FullShard),
+            sharded(8, 8, 2, Sharding::FullShard),
+            sharded(8, 7, 2, Sharding::FullShard),
             of(8, 30, |options| {
                 options.parallel.dp = Some(4);
                 options.parallel.dp_shard_size = Some(2);
@@ -197,14 +190,8 @@ mod tests {
                 options.clip_grad_norm = true;
             }),
             // in the warm-up FSDP gathers less than later on
-            of(4, 15, |options| {
-                options.parallel.dp = Some(2);
-                options.parallel.sharding = Sharding::ShardGradOp;
-            }),
-            of(8, 20, |options| {
-                options.parallel.dp = Some(2);
-                options.parallel.sharding = Sharding::FullShard;
-            }),
+            sharded(4, 15, 2, Sharding::ShardGradOp),
+            sharded(8, 20, 2, Sharding::FullShard),
             of(4, 32, |options| {
                 options.parallel.dp = Some(2);
                 options.parallel.sharding = Sharding::FullShard;
@@ -221,10 +208,7 @@ mod tests {
                 options.parallel.gpus_per_node = 3;
                 options.parallel.network_bits_per_second = Some(1_000_000);
             }),
-            of(1, 2, |options| {
-                options.parallel.dp = Some(5);
-                options.parallel.sharding = Sharding::Zero1;
-            }),
+            sharded(1, 2, 5, Sharding::Zero1),
             of(1, 1, |options| {
                 options.precision = Precision::Bf16Mixed;
                 options.parallel.dp = Some(3);
@@ -235,14 +219,8 @@ mod tests {
                 options.parallel.tp = 2;
                 options.parallel.sharding = Sharding::Zero2;
             }),
-            of(1, 2, |options| {
-                options.parallel.dp = Some(3);
-                options.parallel.sharding = Sharding::Zero3;
-            }),
-            of(2, 4, |options| {
-                options.parallel.dp = Some(3);
-                options.parallel.sharding = Sharding::Zero1;
-            }),
+            sharded(1, 2, 3, Sharding::Zero3),
+            sharded(2, 4, 3, Sharding::Zero1),
             of(4, 9, |options| {
                 options.precision = Precision::Bf16Mixed;
                 options.clip_grad_norm = true;

@@ -128,17 +128,10 @@ fn is_of_a_part(rest: &str) -> bool {
 mod tests {
     use super::*;
     use crate::catalogue::card;
-    use crate::config::Architecture;
     use crate::options::{Offload, Options, Precision};
     use crate::parallel::{Schedule, Sharding, Shown, plan_ranks};
+    use crate::search::tests::model;
     use crate::{Verdict, try_out};
-    use peakledger_input::Source;
-
-    fn model() -> Architecture {
-        let config = r#"{"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
-            "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 64}"#;
-        Architecture::read(&Source::from_text("config.json", config)).unwrap()
-    }
 
     fn options(micro_batches: u32, parallel: Parallel) -> Options {
         let (seq_len, precision) = (Some(32), Precision::Bf16);
