@@ -3,6 +3,7 @@
 
 use super::parts::{Parts, Share, ranks_of};
 use crate::torch::Dtype;
+use crate::torch::tape::rounded;
 use peakledger_core::block::BLOCK;
 
 /// How gradients go.
@@ -38,7 +39,7 @@ impl Leaving {
     fn held_by_all(self, parts: &Parts) -> Vec<u64> {
         let places = parts.all();
         let sizes: Vec<u64> = places.iter().map(|place| place.end.saturating_sub(place.start)).collect();
-        let bytes = |numbers: u64| in_blocks(numbers.saturating_mul(self.width));
+        let bytes = |numbers: u64| rounded(numbers.saturating_mul(self.width));
         let mut left = sizes.iter().map(|size| bytes(*size)).fold(0, u64::saturating_add);
         let mut held = Vec::with_capacity(places.len());
         let (mut places, mut sizes) = (places, sizes.as_slice());
@@ -76,9 +77,9 @@ impl Leaving {
         let mut norms = 0u64;
         let mut peak = 0;
         for (index, held) in &share.of {
-            let in_fp64 = in_blocks(held.saturating_mul(Dtype::F64.width()));
+            let in_fp64 = rounded(held.saturating_mul(Dtype::F64.width()));
             let raised =
-                if self.stepped == self.width { 0 } else { in_blocks(held.saturating_mul(self.stepped)) };
+                if self.stepped == self.width { 0 } else { rounded(held.saturating_mul(self.stepped)) };
             let of_all = held_by_all.get(*index).copied().unwrap_or_default();
             norms = norms.saturating_add(BLOCK);
             let own = norms.saturating_add(in_fp64.max(raised));
@@ -86,10 +87,6 @@ impl Leaving {
         }
         peak
     }
-}
-
-fn in_blocks(bytes: u64) -> u64 {
-    bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
 }
 
 #[cfg(test)]
