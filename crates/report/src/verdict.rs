@@ -41,6 +41,12 @@ pub(crate) fn short_answer(verdict: Verdict) -> &'static str {
     }
 }
 
+/// `7.27 GiB to spare, on the edge`.
+pub(crate) fn headroom(verdict: Verdict) -> String {
+    let edge = if verdict.is_on_the_edge() { ", on the edge" } else { "" };
+    spare_or_too_much(verdict.headroom()) + edge
+}
+
 /// What is said beside a verdict, or beside the peak where no card is named.
 pub(crate) fn caveats(
     plan: &Plan,

@@ -2,7 +2,7 @@
 //!
 //! Each is planned and none is guessed at. A device peak alone says that a combination does not fit. What fits by it is held by
 //! a replay of the caching allocator where it is shown, and where it is near the limit, but for pipelines, all of whose
-//! micro-batches a replay takes: of those it is said how many there are.
+//! micro-batches a replay takes: of those it is left open whether they fit, and said how many there are.
 
 use super::fit::Trial;
 use crate::Answer;

@@ -7,7 +7,7 @@ mod table;
 
 use crate::figures::{added_time, spare_or_too_much};
 use crate::trade::{Offloaded, front};
-use crate::{Look, OffloadRule, Origins, PlannedOom, Report, Reservation, rates, verdict};
+use crate::{Look, OffloadRule, Origins, PlannedOom, Report, Reservation, times, verdict};
 use peakledger_plan::catalogue::Card;
 use peakledger_plan::{Fit, Largest, Limit, Plan, Unknown};
 use std::io;
@@ -149,16 +149,9 @@ impl FitReport<'_> {
     /// Which rate is not known where steps have no theoretical time, each once.
     fn no_time_lines(&self) -> Vec<String> {
         let times = self.rows.iter().map(|row| (row.name.as_str(), row.fit.slowest.time));
-        let mut lacking: Vec<(Unknown, Vec<&str>)> = Vec::new();
-        for (name, time) in [(AS_GIVEN, self.fit.slowest.time)].into_iter().chain(times) {
-            let Err(unknown) = time else { continue };
-            match lacking.iter_mut().find(|(other, _)| *other == unknown) {
-                Some((_, names)) => names.push(name),
-                None => lacking.push((unknown, vec![name])),
-            }
-        }
+        let times = std::iter::once((AS_GIVEN, self.fit.slowest.time)).chain(times);
         let said = |(unknown, names): (Unknown, Vec<&str>)| {
-            let why = rates::not_known(unknown, self.card)?;
+            let why = times::not_known(unknown, self.card)?;
             // what is added to a step whose own time is not known is not known either
             let whose = match names.first() {
                 Some(&AS_GIVEN) => String::new(),
@@ -166,7 +159,7 @@ impl FitReport<'_> {
             };
             Some(format!("there is no theoretical cost{whose}: {why}"))
         };
-        lacking.into_iter().filter_map(said).collect()
+        times::lacking(times).into_iter().filter_map(said).collect()
     }
 
     /// What must be known beside the verdict.
@@ -207,10 +200,7 @@ impl FitReport<'_> {
         if self.fit.verdict.fits() {
             return None;
         }
-        let said = |row: &FitRow| {
-            let edge = if row.fit.verdict.is_on_the_edge() { ", on the edge" } else { "" };
-            format!("{} ({}{edge})", name(&row.name), spare_or_too_much(row.fit.verdict.headroom()))
-        };
+        let said = |row: &FitRow| format!("{} ({})", name(&row.name), verdict::headroom(row.fit.verdict));
         let fitting = |combined| -> Vec<String> {
             let rows = self.rows.iter().filter(|row| row.combined == combined && row.fit.verdict.fits());
             let mut rows: Vec<&FitRow> = rows.collect();

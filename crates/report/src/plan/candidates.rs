@@ -116,8 +116,7 @@ impl PlanReport<'_> {
         let verdicts = self.candidates.iter().map(|(name, plan)| Some((name, self.verdict_of(plan)?)));
         let verdicts: Vec<(&String, Verdict)> = verdicts.collect::<Option<_>>()?;
         let said = |(candidate, verdict): &(&String, Verdict)| {
-            let edge = if verdict.is_on_the_edge() { ", on the edge" } else { "" };
-            format!("{} ({}{edge})", name(candidate), spare_or_too_much(verdict.headroom()))
+            format!("{} ({})", name(candidate), verdict::headroom(*verdict))
         };
         let (surely, barely) = verdicts
             .iter()

@@ -2,8 +2,8 @@
 
 use super::{PlanReport, RankFigures};
 use crate::AS_GIVEN;
-use crate::figures::{added_time, amount, flop, gbps, seconds, signed_seconds};
-use crate::rates;
+use crate::figures::{added_time, amount, flop, gbps, signed_seconds};
+use crate::times::{self, TimeJson};
 use peakledger_plan::{Costs, HostBytes, Picoseconds, Plan, PlannedPhase, RankCosts, Step, StepTime};
 use serde::Serialize;
 
@@ -46,15 +46,8 @@ struct TheoreticalJson<'a> {
     /// The rank that takes longest, which the times are of; of several the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     slowest_rank: Option<u32>,
-    /// All that keeps it busy, and the bubble.
-    step_seconds: f64,
-    recompute_seconds: f64,
-    host_seconds: f64,
-    communicated_seconds: f64,
-    /// What of that is spent in groups that span nodes.
-    between_nodes_seconds: f64,
-    /// How long the stages of a pipeline wait for each other.
-    bubble_seconds: f64,
+    #[serde(flatten)]
+    time: TimeJson,
     /// The network of a GPU; null where nothing goes over it.
     network: Option<NetworkJson<'a>>,
     source: &'a str,
@@ -171,12 +164,7 @@ impl PlanReport<'_> {
             Some(TheoreticalJson {
                 gpu: &card.name,
                 slowest_rank: self.ranks.map(|_| slowest.rank),
-                step_seconds: seconds(time.step()),
-                recompute_seconds: seconds(time.busy.recompute),
-                host_seconds: seconds(time.busy.host),
-                communicated_seconds: seconds(time.busy.sent),
-                between_nodes_seconds: seconds(time.busy.between_nodes),
-                bubble_seconds: seconds(time.bubble),
+                time: time.into(),
                 network: self.network().filter(|_| time.busy.between_nodes.0 > 0),
                 source: &card.speeds.as_ref()?.source,
             })
@@ -237,7 +225,7 @@ impl PlanReport<'_> {
             Ok(time) => self.time_in_words(time, rank != slowest.rank),
             Err(unknown) => self
                 .card
-                .and_then(|card| rates::not_known(unknown, card))
+                .and_then(|card| times::not_known(unknown, card))
                 .map(|why| format!("; there is no theoretical time: {why}"))
                 .unwrap_or_default(),
         };

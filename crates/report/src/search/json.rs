@@ -2,8 +2,8 @@
 
 use super::{SearchReport, SearchRow};
 use crate::Origins;
-use crate::figures::seconds;
 use crate::json::write_json;
+use crate::times::TimeJson;
 use peakledger_core::Bytes;
 use serde::Serialize;
 use std::io;
@@ -76,17 +76,6 @@ struct RowJson<'a> {
 }
 
 #[derive(Serialize)]
-#[allow(clippy::struct_field_names)] // the unit of each
-struct TimeJson {
-    step_seconds: f64,
-    recompute_seconds: f64,
-    host_seconds: f64,
-    communicated_seconds: f64,
-    between_nodes_seconds: f64,
-    bubble_seconds: f64,
-}
-
-#[derive(Serialize)]
 struct RefusedJson<'a> {
     count: u64,
     option: Option<&'a str>,
@@ -131,14 +120,6 @@ impl SearchReport<'_> {
     fn row_json(&self, at: usize, row: &SearchRow) -> RowJson<'_> {
         let (tried, slowest) = (&row.tried, &row.tried.slowest);
         let costs = &slowest.costs;
-        let theoretical = slowest.time.ok().map(|time| TimeJson {
-            step_seconds: seconds(time.step()),
-            recompute_seconds: seconds(time.busy.recompute),
-            host_seconds: seconds(time.busy.host),
-            communicated_seconds: seconds(time.busy.sent),
-            between_nodes_seconds: seconds(time.busy.between_nodes),
-            bubble_seconds: seconds(time.bubble),
-        });
         RowJson {
             name: self.name_of(row),
             options: self.options_of(row),
@@ -147,13 +128,13 @@ impl SearchReport<'_> {
             micro_batch_size: row.micro_batch_size,
             gradient_accumulation_steps: row.gradient_accumulation_steps,
             fits: row.is_known_to_fit(),
-            on_the_edge: tried.verdict.is_on_the_edge(),
+            on_the_edge: row.is_known_to_fit() == Some(true) && tried.verdict.is_on_the_edge(),
             headroom_bytes: tried.verdict.headroom(),
             device_peak_bytes: tried.device_peak.get(),
             reserved_bytes: row.reserved().map(Bytes::get),
             cache_flushes: row.flushes(),
             outside_bytes: tried.outside.get(),
-            theoretical,
+            theoretical: slowest.time.ok().map(TimeJson::from),
             slowest_rank: slowest.rank,
             flops: costs.flops.total(),
             recomputed_flops: costs.recomputed.total(),

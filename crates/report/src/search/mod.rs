@@ -4,9 +4,9 @@
 mod json;
 mod table;
 
-use crate::figures::{count, spare_or_too_much};
+use crate::figures::count;
 use crate::plan::grouped;
-use crate::verdict::{caveats, short_answer};
+use crate::verdict::{caveats, headroom, short_answer};
 use crate::{Look, Origins, Report, csv_table};
 use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem};
@@ -173,7 +173,8 @@ const WHOSE: &str = "that, and what is sent and moved, is of the rank that takes
 
 /// How what a combination takes is known.
 const TAKEN: &str = "the reserved bytes of what is shown come from replaying the caching allocator, and so do those of what fits with \
-                     less to spare than a quarter of what it takes, but for pipelines; the others fit or not by their device peak";
+                     less to spare than a quarter of what it takes, but for pipelines, of which it is left open; the others fit or \
+                     not by their device peak";
 
 /// What it means that a row fits on the edge.
 const EDGE: &str =
@@ -265,11 +266,9 @@ impl SearchReport<'_> {
     fn best_line(&self) -> Option<String> {
         let said = |row: &SearchRow| {
             let time = row.time().map(|time| format!("{time} in theory, ")).unwrap_or_default();
-            let edge = if row.tried.verdict.is_on_the_edge() { ", on the edge" } else { "" };
             let flushes =
                 if row.flushes().is_some_and(|times| times > 0) { ", flushes its cache" } else { "" };
-            let headroom = spare_or_too_much(row.tried.verdict.headroom());
-            format!("{}: {time}{headroom}{edge}{flushes}", self.name_of(row))
+            format!("{}: {time}{}{flushes}", self.name_of(row), headroom(row.tried.verdict))
         };
         match self.front().next() {
             Some(row) => {

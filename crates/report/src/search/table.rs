@@ -5,9 +5,8 @@ use crate::figures::{added_time, amount};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, assumptions_in_markdown, grouped};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, command_line, markdown, rates};
+use crate::{Look, command_line, markdown, times};
 use anstyle::Style;
-use peakledger_plan::Unknown;
 use std::io;
 
 /// The titles of what is said of a row.
@@ -61,17 +60,11 @@ impl SearchReport<'_> {
 
     /// Which rate is not known where combinations have no time, each once.
     fn no_time_lines(&self) -> impl Iterator<Item = String> {
-        let mut lacking: Vec<(Unknown, u64)> = Vec::new();
-        for unknown in self.rows.iter().filter_map(|row| row.tried.slowest.time.err()) {
-            match lacking.iter_mut().find(|(other, _)| *other == unknown) {
-                Some((_, many)) => *many += 1,
-                None => lacking.push((unknown, 1)),
-            }
-        }
-        lacking.into_iter().filter_map(|(unknown, many)| {
-            let why = rates::not_known(unknown, self.card)?;
-            let of = if many == 1 { "combination has" } else { "combinations have" };
-            Some(format!("{} {of} no time: {why}", grouped(many)))
+        let lacking = times::lacking(self.rows.iter().map(|row| (row.number, row.tried.slowest.time)));
+        lacking.into_iter().filter_map(|(unknown, rows)| {
+            let why = times::not_known(unknown, self.card)?;
+            let of = if rows.len() == 1 { "combination has" } else { "combinations have" };
+            Some(format!("{} {of} no time: {why}", grouped(rows.len() as u64)))
         })
     }
 
