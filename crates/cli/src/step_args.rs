@@ -241,6 +241,7 @@ impl StepArgs {
             hold_outputs: self.hold_outputs.map_or(default.hold_outputs, Into::into),
             objective: default.objective,
             capability: card.and_then(|card| card.capability),
+            device_memory: card.map(Card::beside_the_context),
             stack,
             parallel: self.parallel.parallel()?,
         })

@@ -5,6 +5,7 @@ use crate::config::Shape;
 use crate::parallel::stage::Part;
 use crate::parallel::{Mesh, Parallel, Stack};
 use crate::torch::Dtype;
+use peakledger_core::Bytes;
 use peakledger_input::Problem;
 use std::num::NonZeroU32;
 
@@ -73,6 +74,9 @@ pub struct Options {
     pub objective: Objective,
     /// The card's compute capability; without one, sm80 is assumed.
     pub capability: Option<(u8, u8)>,
+    /// What the card has beside the process's CUDA context; without it, room enough for what is held for a moment only where
+    /// there is room.
+    pub device_memory: Option<Bytes>,
     /// Which modules run the step.
     pub stack: Stack,
     /// How the step is spread over GPUs.
@@ -112,6 +116,7 @@ impl Default for Options {
             hold_outputs: HoldOutputs::No,
             objective: Objective::NextToken,
             capability: None,
+            device_memory: None,
             stack: Stack::default(),
             parallel: Parallel::default(),
         }

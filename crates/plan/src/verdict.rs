@@ -26,7 +26,7 @@ impl Verdict {
 
     /// What the CUDA context of a process takes, as it was measured on the card, if it was.
     pub fn context(card: Option<&Card>) -> Bytes {
-        card.and_then(|card| card.context).unwrap_or(CUDA_CONTEXT)
+        card.map_or(CUDA_CONTEXT, Card::context)
     }
 
     /// Whether it fits.

@@ -27,6 +27,16 @@ pub struct Card {
 }
 
 impl Card {
+    /// What the CUDA context of a process takes of it: as it was measured on the card, if it was.
+    pub fn context(&self) -> Bytes {
+        self.context.unwrap_or(CUDA_CONTEXT)
+    }
+
+    /// What that leaves.
+    pub fn beside_the_context(&self) -> Bytes {
+        Bytes::new(self.total.get().saturating_sub(self.context().get()))
+    }
+
     /// Where it is just an amount, and one that cards are sold with: that these have another.
     pub(crate) fn caveat(&self) -> Option<String> {
         if self.full_name.is_some() {

@@ -1,12 +1,12 @@
 //! ZeRO as DeepSpeed runs it, on a model small enough to add up: what each figure is made of is said beside it. The rules are
 //! those of `deepspeed/runtime/zero/stage_1_and_2.py` (0.19); `deepspeed.rs` holds whole steps against DeepSpeed itself.
 
-use peakledger_core::{Category, Phase};
+use peakledger_core::{Bytes, Category, Phase};
 use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::*;
 use peakledger_plan::parallel::{DataParallel, Parallel, Sharding, ZeroSizes};
-use peakledger_plan::{Costs, Dtype, Plan, PlannedPhase, plan};
+use peakledger_plan::{Costs, Dtype, Plan, PlannedPhase, Step, plan};
 
 const HIDDEN: u64 = 256;
 const VOCABULARY: u64 = 1024;
@@ -77,6 +77,48 @@ fn between_steps_a_rank_has_all_parameters_and_its_part_of_the_rest() {
         // and the norm of this step beside that of the one before
         assert_eq!(held(&plan, Phase::Update, Category::Gradient), gradients + 2 * NORM);
     }
+}
+
+#[test]
+fn parameters_and_the_flat_buffer_are_both_there_once_at_the_start() {
+    for sharding in [Sharding::Zero1, Sharding::Zero2] {
+        let plan = planned(sharding, bucket(200_000), Options::default());
+        let flat = blocks(2 * 4 * PART);
+        let at_load = |plan: &Plan, step: Step| {
+            let load = plan.step(step).phases.iter().find(|planned| planned.phase == Phase::Load);
+            load.unwrap().by_category.get(Category::Parameter).get()
+        };
+        assert_eq!(at_load(&plan, Step::First), blocks(2 * NUMBERS) + flat + TABLES);
+        assert_eq!(at_load(&plan, Step::Steady), flat + TABLES);
+        assert_eq!(phase(&plan, Phase::Load).peak, phase(&plan, Phase::Load).end);
+    }
+}
+
+#[test]
+fn without_room_for_both_the_flat_buffer_is_made_on_the_host() {
+    let flat = blocks(2 * 4 * PART);
+    let parameters = blocks(2 * NUMBERS) + TABLES;
+    let communicator = 688 << 20;
+    let with = |device_memory: u64| {
+        let options = Options { device_memory: Some(Bytes::new(device_memory)), ..Options::default() };
+        planned(Sharding::Zero2, bucket(200_000), options)
+    };
+    let load = |plan: &Plan| {
+        let load = plan.first.phases.iter().find(|planned| planned.phase == Phase::Load).unwrap();
+        [load.peak.get(), load.host_peak.get()]
+    };
+    // the buffer's numbers, which are no whole blocks
+    let enough = with(communicator + parameters + 2 * 4 * PART);
+    assert_eq!(load(&enough), [parameters + flat, 0]);
+    let less = with(communicator + parameters + 2 * 4 * PART - 1);
+    // first the parameters are on the card, then the buffer and the part in fp32; on the host they are beside the buffer
+    let then = flat + TABLES + blocks(4 * PART);
+    assert_eq!(load(&less), [parameters.max(then), 2 * NUMBERS + 2 * 4 * PART]);
+    let peaks = |plan: &Plan| plan.steady.phases.iter().map(|phase| phase.device_peak).collect::<Vec<_>>();
+    assert_eq!(peaks(&less), peaks(&enough));
+    let sent = |plan: &Plan| plan.first.costs().host;
+    assert_eq!(sent(&less).to_host - sent(&enough).to_host, u128::from(2 * NUMBERS));
+    assert_eq!(sent(&less).from_host - sent(&enough).from_host, u128::from(2 * 4 * PART));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod check;
 mod communication;
 mod ddp;
 mod fetching;
+mod flat;
 mod fsdp;
 mod gathered;
 mod groups;

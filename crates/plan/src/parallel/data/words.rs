@@ -5,6 +5,10 @@ use crate::parallel::{Mesh, Sharding};
 use crate::plan::Plan;
 use crate::torch::Dtype;
 
+/// Of the parameters of ZeRO 1 and 2.
+const FLATTENED: &str =
+    "parameters are copied into one buffer at the start, on the host where the card has no room for both";
+
 impl Plan {
     /// How ranks share out the step, where there are several or they are told to.
     pub(crate) fn data_parallel(&self) -> Option<String> {
@@ -106,8 +110,8 @@ impl Options {
                 sizes.param_persistence_threshold,
                 sizes.sub_group_size
             ),
-            Sharding::Zero2 => format!("ZeRO 2 ({common}, summed in each backward)"),
-            _ => format!("ZeRO 1 ({common}, summed once a step, from whole gradients)"),
+            Sharding::Zero2 => format!("ZeRO 2 ({common}, summed in each backward; {FLATTENED})"),
+            _ => format!("ZeRO 1 ({common}, summed once a step, from whole gradients; {FLATTENED})"),
         }
     }
 

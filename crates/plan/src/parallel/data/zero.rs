@@ -3,6 +3,7 @@
 //! bucket of a fixed size, of which the rank keeps what its part needs.
 
 use super::communication::{all_reduce, buffer};
+use super::flat::flattened;
 use super::localize;
 use super::norm::{self, Looked};
 use super::parts::{Parts, ranks_of};
@@ -102,7 +103,8 @@ impl Zero {
         });
         let placed: Vec<Placed> = placed.collect();
         let partition = parts.numbers();
-        let flat = flattened(torch, &trained, partition.saturating_mul(u64::from(ranks)), dtype);
+        let numbers = partition.saturating_mul(u64::from(ranks));
+        let flat = flattened(torch, options, mesh, &trained, (numbers, dtype));
         let offloaded = options.offload.optimizer;
         let device = if offloaded { Device::Cpu } else { Device::Gpu };
         let half = offloaded.then(|| {
@@ -431,17 +433,6 @@ impl ModuleHooks for Zero {
         drop(scaled);
         *self.norms.borrow_mut() = [None, norm::kept(torch, asked_for)];
     }
-}
-
-/// Lays parameters side by side in one buffer, of which they become views: what they were is there until then.
-fn flattened(torch: &Rc<Torch>, parameters: &[&Parameter], numbers: u64, dtype: Dtype) -> Tensor {
-    let role = Role::Named { name: "flat parameters" };
-    let kind = (Category::Parameter, None);
-    let flat = torch.place(Layout::contiguous(&[numbers]), dtype, kind, ModuleId(0), role);
-    torch.launch("cat");
-    let now = torch.tape.borrow().now();
-    parameters.iter().for_each(|parameter| parameter.tensor.relabel(|stored| stored.death = now));
-    flat
 }
 
 pub(super) fn named(tensor: &Tensor, category: Category, name: &'static str) {
