@@ -67,5 +67,5 @@ pub use plan::{At, OpTotal, Plan, PlannedPhase, Step, StepPlan, plan};
 pub use search::{Tried, try_out, try_out_replayed};
 pub use step_time::{RankCosts, StepTime};
 pub use torch::{Costs, Dtype, Flops, HostBytes, SentBytes, Stream};
-pub use traffic::{Block, Traffic};
+pub use traffic::{Asks, Block, Traffic};
 pub use verdict::Verdict;

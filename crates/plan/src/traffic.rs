@@ -2,7 +2,7 @@
 
 use crate::plan::{Level, Plan, Step};
 use crate::torch::Stream;
-use crate::torch::tape::{Role, Stored, Tape};
+use crate::torch::tape::{EMPTY_CACHE, Role, Stored, Tape};
 use peakledger_core::{Device, Moment};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -14,10 +14,19 @@ pub struct Traffic {
     pub phase: usize,
     /// At which moment of the step's timeline.
     pub moment: Moment,
-    /// Which storage, by a number that is the same in every step.
-    pub storage: u32,
-    /// What it asks for; nothing where it is given back.
-    pub allocates: Option<Block>,
+    /// What.
+    pub asks: Asks,
+}
+
+/// What the allocator is asked. Storages have numbers that are the same in every step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// A block for a storage.
+    Allocates(u32, Block),
+    /// A storage gives its block back.
+    Frees(u32),
+    /// What is cached goes back to the card (`torch.cuda.empty_cache`).
+    EmptiesCache,
 }
 
 /// A block that is asked for.
@@ -57,6 +66,7 @@ impl Plan {
                 Step::First => vec![true; tape.stored.len()],
                 Step::Steady => tape.stored.iter().map(|stored| comes_again(tape, stored)).collect(),
             };
+            let empties = if step == Step::First { empties_cache(tape) } else { Vec::new() };
             let comes = |storage: &u32| again.get(*storage as usize).copied().unwrap_or_default();
             let is_a_batch = |(stored, comes): &(&Stored, &bool)| {
                 **comes && on_the_card(stored) && matches!(stored.role, Role::Input { .. })
@@ -70,23 +80,27 @@ impl Plan {
                     phase = next;
                 }
                 let (born, dead) = (births.at(moment), deaths.at(moment));
-                if born.is_empty() && dead.is_empty() {
+                let empties = empties.contains(&moment);
+                if born.is_empty() && dead.is_empty() && !empties {
                     continue;
                 }
                 let of_step = step.within(tape, moment);
-                let at = |storage, allocates| Traffic { phase, moment: of_step, storage, allocates };
+                let at = |asks| Traffic { phase, moment: of_step, asks };
                 for storage in born.iter().filter(|storage| comes(storage)) {
                     let Some(stored) = tape.stored.get(*storage as usize) else { continue };
                     let block = Block { bytes: stored.bytes, stream: stored.stream };
-                    each(step, at(*storage, Some(block)))?;
+                    each(step, at(Asks::Allocates(*storage, block)))?;
                     if Some(*storage) == last_of_a_batch {
                         for (storage, block) in self.batches_left_out() {
-                            each(step, at(storage, Some(block)))?;
+                            each(step, at(Asks::Allocates(storage, block)))?;
                         }
                     }
                 }
                 for storage in dead.iter().filter(|storage| comes(storage)) {
-                    each(step, at(*storage, None))?;
+                    each(step, at(Asks::Frees(*storage)))?;
+                }
+                if empties {
+                    each(step, at(Asks::EmptiesCache))?;
                 }
             }
         }
@@ -122,6 +136,13 @@ fn by_moment(tape: &Tape, moments: usize) -> (Buckets, Buckets) {
         death(stored).into_iter().for_each(|death| deaths.put(death, storage));
     }
     (births, deaths)
+}
+
+/// When what is cached goes back to the card, which is asked for at the start alone.
+fn empties_cache(tape: &Tape) -> Vec<Moment> {
+    let once = tape.once.iter().flat_map(|once| once.moments.clone()).map(Moment);
+    let empties = |moment: &Moment| tape.ran.get(moment.index()).is_some_and(|ran| ran.op == EMPTY_CACHE);
+    once.filter(empties).collect()
 }
 
 /// Whether a storage comes in every step, and goes.
@@ -197,12 +218,13 @@ mod tests {
                     peaks[next] = live;
                     now = Some(next);
                 }
-                match event.allocates {
-                    Some(Block { bytes, .. }) => {
+                match event.asks {
+                    Asks::Allocates(storage, Block { bytes, .. }) => {
                         live += bytes;
-                        assert_eq!(sizes.insert(event.storage, bytes), None);
+                        assert_eq!(sizes.insert(storage, bytes), None);
                     }
-                    None => live -= sizes.remove(&event.storage).unwrap(),
+                    Asks::Frees(storage) => live -= sizes.remove(&storage).unwrap(),
+                    Asks::EmptiesCache => {}
                 }
                 peaks[event.phase] = peaks[event.phase].max(live);
             }

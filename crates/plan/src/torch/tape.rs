@@ -124,6 +124,9 @@ pub(crate) struct Tape {
     pub(crate) overflow: bool,
 }
 
+/// What runs at a moment in which what the allocator caches goes back to the card.
+pub(crate) const EMPTY_CACHE: &str = "empty_cache";
+
 /// No moment of any tape.
 pub(crate) const NEVER: Moment = Moment(u32::MAX);
 

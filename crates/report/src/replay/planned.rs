@@ -7,7 +7,7 @@ use peakledger_allocator::{
 };
 use peakledger_core::{Bytes, Moment};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Block, Plan, PlannedPhase, Step, Traffic, Verdict};
+use peakledger_plan::{Asks, Block, Plan, PlannedPhase, Step, Traffic, Verdict};
 use std::ops::ControlFlow;
 
 /// What the allocator reserves for a plan.
@@ -77,19 +77,17 @@ impl Reservation {
         let mut allocator = Allocator::new(settings, limited(plan, Some(card)));
         let mut held: Vec<Option<Allocation>> = Vec::new();
         let mut reserved = 0;
-        let asked = plan.each_ask(&[Step::First, Step::Steady], |_, Traffic { storage, allocates, .. }| {
-            let storage = storage as usize;
-            if held.len() <= storage {
-                held.resize(storage + 1, None);
-            }
-            let Some(slot) = held.get_mut(storage) else { return ControlFlow::Continue(()) };
-            let Some(block) = allocates else {
-                slot.take().into_iter().for_each(|allocation| allocator.free(allocation));
-                return ControlFlow::Continue(());
-            };
-            match allocator.alloc(request(block)) {
-                Ok(allocation) => *slot = Some(allocation),
-                Err(oom) => return ControlFlow::Break(Some(oom)),
+        let asked = plan.each_ask(&[Step::First, Step::Steady], |_, Traffic { asks, .. }| {
+            match asks {
+                Asks::EmptiesCache => allocator.empty_cache(),
+                Asks::Frees(storage) => {
+                    let allocation = held.get_mut(storage as usize).and_then(Option::take);
+                    allocation.into_iter().for_each(|allocation| allocator.free(allocation));
+                }
+                Asks::Allocates(storage, block) => match allocator.alloc(request(block)) {
+                    Ok(allocation) => put(&mut held, storage, allocation),
+                    Err(oom) => return ControlFlow::Break(Some(oom)),
+                },
             }
             reserved = reserved.max(allocator.totals().reserved);
             if reserved > most { ControlFlow::Break(None) } else { ControlFlow::Continue(()) }
@@ -199,18 +197,17 @@ impl Asked {
     fn asks(&self) -> impl Iterator<Item = (u32, Ask)> {
         let traffic = self.steps.iter().flat_map(|(_, traffic)| traffic);
         let (mut blocks, mut next): (Vec<Option<u32>>, _) = (Vec::new(), 0);
-        (0u32..).zip(traffic).filter_map(move |(at, Traffic { storage, allocates, .. })| {
-            let storage = *storage as usize;
-            if blocks.len() <= storage {
-                blocks.resize(storage + 1, None);
-            }
-            let block = blocks.get_mut(storage)?;
-            let Some(asked) = allocates else {
-                return Some((at, Ask::FreeCompleted(block.take()?)));
+        (0u32..).zip(traffic).filter_map(move |(at, Traffic { asks, .. })| {
+            let ask = match *asks {
+                Asks::EmptiesCache => Ask::EmptyCache,
+                Asks::Frees(storage) => Ask::FreeCompleted(blocks.get_mut(storage as usize)?.take()?),
+                Asks::Allocates(storage, block) => {
+                    put(&mut blocks, storage, next);
+                    next += 1;
+                    Ask::Alloc(request(block))
+                }
             };
-            *block = Some(next);
-            next += 1;
-            Some((at, Ask::Alloc(request(*asked))))
+            Some((at, ask))
         })
     }
 
@@ -224,6 +221,17 @@ impl Asked {
             at -= traffic.len();
         }
         None
+    }
+}
+
+/// Puts down what a storage has.
+fn put<T: Clone>(held: &mut Vec<Option<T>>, storage: u32, has: T) {
+    let storage = storage as usize;
+    if held.len() <= storage {
+        held.resize(storage + 1, None);
+    }
+    if let Some(slot) = held.get_mut(storage) {
+        *slot = Some(has);
     }
 }
 
@@ -416,5 +424,24 @@ mod tests {
         assert_eq!(reserved.len(), 3, "and the model's own");
         let all: u64 = reserved.iter().map(|(_, bytes)| bytes).sum();
         assert_eq!(Reservation::of(&plan, Settings::default(), None, None).unwrap().reserved().get(), all);
+    }
+
+    /// A card without room for both: DeepSpeed moves the parameters to the host and empties the cache, where the segment of the
+    /// rotary tables stays, before the flat buffer comes in one piece: three layers of 16 Mi numbers, 32 Mi of embedding and
+    /// head, and seven norms, in bf16.
+    #[test]
+    fn what_waits_on_the_host_while_it_is_flattened_leaves_nothing_cached() {
+        let config = r#"{"model_type": "llama", "vocab_size": 16384, "hidden_size": 1024, "intermediate_size": 4096,
+            "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 8, "tie_word_embeddings": false,
+            "max_position_embeddings": 4096}"#;
+        let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
+        let parallel = Parallel { dp: Some(8), sharding: Sharding::Zero2, ..Parallel::default() };
+        let device_memory = Some(Bytes::new(900 * MIB)); // 688 of them the communicator's
+        let options = Options { seq_len: Some(256), parallel, device_memory, ..Options::default() };
+        let plan = plan(architecture, options).unwrap();
+        let reservation = Reservation::of(&plan, Settings::default(), None, Some(Step::First)).unwrap();
+        let reserved: Vec<u64> = reservation.over_time.iter().map(|(.., bytes)| *bytes).collect();
+        let falls = reserved.windows(2).position(|pair| pair[1] < pair[0]).unwrap();
+        assert_eq!(reserved[falls + 1..falls + 3], [2 * MIB, 2 * MIB + (3 * 32 + 64 + 2) * MIB]);
     }
 }

@@ -4,7 +4,7 @@
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, communicators};
-use crate::torch::tape::{Role, Tape};
+use crate::torch::tape::{EMPTY_CACHE, Role, Tape};
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::rc::Rc;
@@ -44,6 +44,7 @@ fn over_the_host(torch: &Rc<Torch>, parameters: &[&Parameter], (numbers, dtype):
     torch.launch("_to_copy");
     torch.sends_to_host(bytes(copied));
     go(torch, parameters);
+    torch.launch(EMPTY_CACHE);
     let on_host = torch.on(Device::Cpu, || buffer(torch, (numbers, dtype)));
     torch.launch("cat");
     drop(copies);
