@@ -1,8 +1,7 @@
 //! The report of `plan --explain`: what is behind a name of a plan, and how each number came about.
 
-use crate::figures::and_more;
+use crate::figures::{and_more, grouped};
 use crate::markdown::Column::{Figures, Text};
-use crate::plan::grouped;
 use crate::table::{entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;

@@ -30,6 +30,19 @@ pub(crate) fn signed(difference: i128) -> String {
     format!("{sign}{}", Bytes::new(u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
+/// A number with a comma every three digits.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// A name without the number that the planner or a reader gave it to make it one of its own.
 pub(crate) fn unnumbered(name: &str) -> &str {
     let number = |tail: &str| !tail.is_empty() && tail.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,10 +1,10 @@
 //! The report of `plan --post-training`: the phases of a rollout, what scores it and the training step, the peak and who
 //! forms it, whether it fits, what is assumed and what is not counted.
 
-use crate::figures::{percent, share};
+use crate::figures::{grouped, percent, share};
 use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
-use crate::plan::{contributor_table, grouped};
+use crate::plan::contributor_table;
 use crate::show::ShowJson;
 use crate::table::{entry, prose};
 use crate::{Look, Report, ShowReport, markdown, plot, verdict, write_json};

@@ -2,7 +2,8 @@
 
 use super::{AS_GIVEN, FitReport, Line, NEXT_TO_NOTHING, PARETO};
 use crate::Look;
-use crate::plan::{assumptions, grouped};
+use crate::figures::grouped;
+use crate::plan::assumptions;
 use crate::table::{Cell, Column, Table, clip, entry, prose};
 use anstyle::Style;
 use peakledger_plan::{Largest, Limit};

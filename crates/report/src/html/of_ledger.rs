@@ -4,7 +4,7 @@ use super::document::{Measure, Page, Role};
 use super::series::{Room, series};
 use super::states::short;
 use crate::ShowReport;
-use crate::plan::grouped;
+use crate::figures::grouped;
 use peakledger_core::Bytes;
 
 impl ShowReport<'_> {

@@ -3,6 +3,7 @@
 use super::PlanReport;
 use super::costs::costed;
 use super::rows::id;
+use crate::figures::grouped;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table};
 use crate::{Look, Reservation, markdown};
@@ -269,7 +270,7 @@ impl PlanReport<'_> {
             ranges(&class.ranks),
             stage_and_place(class),
             ranges(&class.layers),
-            super::grouped(figures.parameters),
+            grouped(figures.parameters),
             figures.phase.peak.to_string(),
             format!("{}, {}", self.phase_of(figures), figures.step.as_str()),
             figures.device_peak.to_string(),

@@ -4,8 +4,7 @@
 mod json;
 mod table;
 
-use crate::figures::count;
-use crate::plan::grouped;
+use crate::figures::{count, grouped};
 use crate::verdict::{caveats, headroom, short_answer};
 use crate::{Look, Origins, Report, csv_table};
 use peakledger_core::Bytes;

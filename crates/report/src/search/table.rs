@@ -1,9 +1,9 @@
 //! The search for people: a table for a terminal, and markdown.
 
 use super::{LEAST, LEAST_BY_A_RATE, PARETO, SearchReport, SearchRow, TAKEN, TIME, WHOSE};
-use crate::figures::{added_time, amount};
+use crate::figures::{added_time, amount, grouped};
 use crate::markdown::Column::{Figures, Text};
-use crate::plan::{assumptions, assumptions_in_markdown, grouped};
+use crate::plan::{assumptions, assumptions_in_markdown};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, command_line, markdown, times};
 use anstyle::Style;
