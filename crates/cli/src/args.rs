@@ -4,13 +4,15 @@ use crate::extension::Extension;
 use crate::from::not_a_model;
 use crate::output::{self, Output, Target};
 use crate::question::Listener;
-use clap::builder::{PathBufValueParser, StringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use peakledger_allocator::Settings;
 use peakledger_input::{Input, Place, Problem, Source};
 use peakledger_plan::catalogue::{ModelFile, open_model};
 use peakledger_plan::config::Architecture;
 use peakledger_report::{Format, Look};
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -36,19 +38,24 @@ pub(crate) fn alloc_conf(text: Option<&str>) -> Result<Settings, Problem> {
 /// A model as it is named, or its config as a program has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    name: String,
+    name: OsString,
     given: Option<Source>,
 }
 
 impl Model {
     /// What it is called.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    pub(crate) fn name(&self) -> Cow<'_, str> {
+        self.name.to_string_lossy()
     }
 
     /// The model by that name.
-    pub(crate) fn named(name: &str) -> Model {
-        Model { name: name.to_owned(), given: None }
+    pub(crate) fn named(name: impl Into<OsString>) -> Model {
+        Model { name: name.into(), given: None }
+    }
+
+    /// Whether its config passes by and cannot be read again.
+    pub(crate) fn passes_once(&self) -> bool {
+        self.given.is_none() && Input::of(&self.name).passes_once()
     }
 
     /// Its config, if it was not read from where its name says.
@@ -83,7 +90,7 @@ pub(crate) fn architecture(config: &Source) -> Result<Architecture, Problem> {
 
 /// Reads the name of a model.
 pub(crate) fn model() -> impl TypedValueParser<Value = Model> {
-    StringValueParser::new().map(|name| Model::named(&name))
+    OsStringValueParser::new().map(Model::named)
 }
 
 /// Where the answer goes and how it is written.

@@ -144,18 +144,17 @@ impl Server {
         }
         let question = Question::of(&args)?;
         let name = question.asked.model.name();
-        let dropped = self.configs().get(name).cloned();
+        let dropped = self.configs().get(&*name).cloned();
         let model = match dropped {
             Some(config) => {
-                let config = Source::from_bytes(name, config)?;
-                ModelFile { name: name.to_owned(), config, path: None }
+                let config = Source::from_bytes(&*name, config)?;
+                ModelFile { name: name.into_owned(), config, path: None }
             }
-            None if name == "-" => {
-                return Err(
-                    Problem::in_option("-", "the page does not read standard input").mend("name a model")
-                );
+            None if question.asked.model.passes_once() => {
+                let problem = Problem::in_option(name, "the page does not read standard input or a pipe");
+                return Err(problem.mend("name a model"));
             }
-            None => open_model(name)?,
+            None => open_model(&*name)?,
         };
         Planned::of(&args, &question, model)
     }

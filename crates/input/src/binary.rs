@@ -4,13 +4,13 @@
 //! What a file is shows in its first bytes ([`Binary::head`]), before a reader takes it. A file that unpacks to more than
 //! [`MOST_RATIO`] times its size is refused while it is read, in constant memory.
 
+use crate::opened::{Opened, Regular, nothing_came, standard_input, unreadable};
 use crate::problem::Problem;
-use crate::source::{Input, Limit, Regular};
-use crate::system::in_plain_words;
+use crate::source::{Input, Limit};
 use flate2::bufread::MultiGzDecoder;
 use peakledger_core::Bytes;
 use std::fs::{File, Metadata};
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Stdin};
+use std::io::{self, BufRead, BufReader, Read, Stdin};
 
 /// Snapshots and traces: up to 64 GiB as they lie on the disk.
 pub const MEASURED_LIMIT: Limit = Limit { what: "a measurement", bytes: Bytes::new(64 << 30) };
@@ -70,31 +70,29 @@ impl Read for Raw {
 }
 
 impl Binary {
-    /// Opens a file or standard input.
+    /// Opens a file, a pipe or standard input.
     ///
     /// # Errors
     /// As [`Source::open`](crate::Source::open), but that any bytes are taken.
     pub fn open(input: &Input, limit: Limit) -> Result<Binary, Problem> {
         let name = input.name().into_owned();
         let most = limit.bytes.get();
-        match input {
-            Input::File(path) => {
-                let Regular { file, before, .. } = Regular::open(path, &name, limit)?;
-                let size = before.len();
-                if size == 0 {
-                    return Err(Problem::in_file(name, "an empty file").mend(EMPTY));
-                }
-                Binary::over(name, Origin::File(file), Some(size), Some(before), most)
-            }
+        let path = match input {
             Input::Stdin => {
-                let stdin = io::stdin();
-                if stdin.is_terminal() {
-                    let problem = Problem::in_file(name, "a terminal, so there is nothing to read");
-                    return Err(problem.mend("pipe a file into it, or name the file"));
-                }
-                Binary::over(name, Origin::Stdin(stdin), None, None, most)
+                let stdin = standard_input(&name)?;
+                return Binary::over(name, Origin::Stdin(stdin), None, None, most);
             }
+            Input::File(path) => path,
+        };
+        let Regular { file, before, .. } = match Opened::at(path, &name, limit)? {
+            Opened::Regular(regular) => regular,
+            Opened::Pipe(pipe) => return Binary::over(name, Origin::File(pipe), None, None, most),
+        };
+        let size = before.len();
+        if size == 0 {
+            return Err(Problem::in_file(name, "an empty file").mend(EMPTY));
         }
+        Binary::over(name, Origin::File(file), Some(size), Some(before), most)
     }
 
     /// The bytes of a file that lie in memory.
@@ -134,11 +132,10 @@ impl Binary {
         let mut binary = Binary { name, size, before, head, given: 0, body, unpacked: 0, failed: None };
         binary.fill_head()?;
         if binary.head.is_empty() {
-            let (cause, mend) = match binary.size {
-                Some(_) => ("an empty file", EMPTY),
-                None => ("nothing came", "pipe a file into it, or name the file"),
-            };
-            return Err(Problem::in_file(binary.name, cause).mend(mend));
+            return Err(match binary.size {
+                Some(_) => Problem::in_file(binary.name, "an empty file").mend(EMPTY),
+                None => nothing_came(&binary.name),
+            });
         }
         Ok(binary)
     }
@@ -161,6 +158,11 @@ impl Binary {
     /// What the user calls it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it passes by once, as a pipe and standard input do.
+    pub fn passes_once(&self) -> bool {
+        self.size.is_none()
     }
 
     /// How large the file is as it lies on the disk, where it is a file.
@@ -267,11 +269,6 @@ impl Read for Binary {
         self.given += read;
         Ok(read)
     }
-}
-
-fn unreadable(name: &str, error: &io::Error) -> Problem {
-    let (cause, mend) = in_plain_words(error);
-    Problem::in_file(name, format!("cannot be read: {cause}")).mend(mend)
 }
 
 #[cfg(test)]

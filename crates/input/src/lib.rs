@@ -18,7 +18,7 @@
 //! );
 //! ```
 //!
-//! What holds: a file is read once and never changed; nothing that is not a regular file is waited for; what is strict
+//! What holds: a file is read once and never changed; nothing but a file or a pipe is opened; what is strict
 //! about JSON (no repeated keys, no `NaN`, no text for a number) is strict for every file.
 
 #![forbid(unsafe_code)]
@@ -30,6 +30,7 @@ pub mod json;
 mod ledger;
 mod locate;
 mod near;
+mod opened;
 mod problem;
 mod record;
 mod source;

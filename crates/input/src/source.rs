@@ -2,12 +2,10 @@
 //! something else than text.
 
 use crate::locate;
+use crate::opened::{Opened, leads_to_pipe, passing, standard_input};
 use crate::problem::{Place, Problem};
-use crate::system::in_plain_words;
 use peakledger_core::Bytes;
 use std::borrow::Cow;
-use std::fs::{self, File, Metadata};
-use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 /// How large a file of some kind may be.
@@ -51,6 +49,11 @@ impl Input {
         }
     }
 
+    /// Whether it passes by and cannot be read again: standard input, and a pipe by whatever name.
+    pub fn passes_once(&self) -> bool {
+        self.path().is_none_or(leads_to_pipe)
+    }
+
     /// Its path, if it is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -84,29 +87,20 @@ impl Source {
     /// Reads the file at a path.
     ///
     /// # Errors
-    /// Each cause has its own sentence: no such file, a directory, no permission, not a regular file, a terminal, larger
-    /// than the limit, changed while being read, empty, not text.
+    /// Each cause has its own sentence: no such file, a directory, no permission, a device or a socket, a pipe that nobody
+    /// writes to, a terminal, larger than the limit, changed while being read, empty, not text.
     pub fn open(path: &Path, limit: Limit) -> Result<Source, Problem> {
         let name = path.to_string_lossy().into_owned();
-        let bytes = Regular::open(path, &name, limit)?.read()?;
+        let bytes = match Opened::at(path, &name, limit)? {
+            Opened::Regular(file) => file.read()?,
+            Opened::Pipe(pipe) => passing(&name, pipe, limit)?,
+        };
         Source::from_bytes(name, bytes)
     }
 
     fn standard_input(limit: Limit) -> Result<Source, Problem> {
         let name = Input::Stdin.name();
-        let input = io::stdin();
-        if input.is_terminal() {
-            let cause = "a terminal, so there is nothing to read";
-            return Err(Problem::in_file(name, cause).mend("pipe a file into it, or name the file"));
-        }
-        let mut bytes = Vec::new();
-        let most = limit.bytes.get().saturating_add(1);
-        input.lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&name, &error))?;
-        check_size(&name, bytes.len(), limit)?;
-        if bytes.is_empty() {
-            let problem = Problem::in_file(name, "nothing came");
-            return Err(problem.mend("pipe a file into it, or name the file"));
-        }
+        let bytes = passing(&name, standard_input(&name)?.lock(), limit)?;
         Source::from_bytes(name, bytes)
     }
 
@@ -174,93 +168,6 @@ impl Source {
     }
 }
 
-/// A regular file that is no larger than the limit, open, and what was known of it before it was read.
-pub(crate) struct Regular<'a> {
-    name: &'a str,
-    pub(crate) file: File,
-    pub(crate) before: Metadata,
-}
-
-impl<'a> Regular<'a> {
-    pub(crate) fn open(path: &Path, name: &'a str, limit: Limit) -> Result<Regular<'a>, Problem> {
-        // looked at before it is opened: to open a FIFO waits for a writer
-        check_kind(name, &fs::metadata(path).map_err(|error| cannot_open(path, name, &error))?)?;
-        let file = File::open(path).map_err(|error| cannot_open(path, name, &error))?;
-        let before = file.metadata().map_err(|error| unreadable(name, &error))?;
-        check_kind(name, &before)?;
-        check_size(name, usize::try_from(before.len()).unwrap_or(usize::MAX), limit)?;
-        Ok(Regular { name, file, before })
-    }
-
-    /// Whether the file is still what it was when it was opened, now that so many bytes of it were read.
-    pub(crate) fn unchanged(&self, read: usize) -> bool {
-        let before = &self.before;
-        let same =
-            |after: Metadata| after.len() == before.len() && after.modified().ok() == before.modified().ok();
-        u64::try_from(read) == Ok(before.len()) && self.file.metadata().is_ok_and(same)
-    }
-
-    fn read(mut self) -> Result<Vec<u8>, Problem> {
-        let name = self.name;
-        let size = usize::try_from(self.before.len()).unwrap_or(usize::MAX);
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(size.saturating_add(1)).is_err() {
-            let cause = format!("no memory to read {} at once", Bytes::new(self.before.len()));
-            return Err(Problem::in_file(name, cause).mend("close other programs, or use a smaller file"));
-        }
-        let most = self.before.len().saturating_add(1);
-        (&mut self.file).take(most).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
-        if !self.unchanged(bytes.len()) {
-            let problem = Problem::in_file(name, "the file changed while it was being read");
-            return Err(problem.mend("wait until it is written, then try again"));
-        }
-        Ok(bytes)
-    }
-}
-
-fn check_kind(name: &str, metadata: &Metadata) -> Result<(), Problem> {
-    if metadata.is_dir() {
-        return Err(Problem::in_file(name, "a directory, not a file").mend("name a file in it"));
-    }
-    if !metadata.is_file() {
-        let problem = Problem::in_file(name, "not a regular file (a device, pipe or socket)");
-        return Err(problem.mend("name a file, or pipe the data in and name it `-`"));
-    }
-    Ok(())
-}
-
-fn check_size(name: &str, size: usize, limit: Limit) -> Result<(), Problem> {
-    if u64::try_from(size).is_ok_and(|size| size <= limit.bytes.get()) {
-        return Ok(());
-    }
-    let cause = format!("larger than {} may be ({:.0})", limit.what, limit.bytes);
-    Err(Problem::in_file(name, cause).mend("check that this is the right file"))
-}
-
-fn cannot_open(path: &Path, name: &str, error: &io::Error) -> Problem {
-    match error.kind() {
-        io::ErrorKind::NotFound if fs::symlink_metadata(path).is_ok() => {
-            let problem = Problem::in_file(name, "a symbolic link to a file that does not exist");
-            problem.mend("mend the link, or name the file itself")
-        }
-        io::ErrorKind::NotFound => Problem::in_file(name, "no such file")
-            .mend("check the path; it is relative to the current folder"),
-        io::ErrorKind::PermissionDenied => {
-            Problem::in_file(name, "no permission to read it").mend("change the file's mode, or copy it")
-        }
-        io::ErrorKind::NotADirectory => {
-            let problem = Problem::in_file(name, "no such file: a part of its path is a file, not a folder");
-            problem.mend("check the path; it is relative to the current folder")
-        }
-        _ => unreadable(name, error),
-    }
-}
-
-fn unreadable(name: &str, error: &io::Error) -> Problem {
-    let (cause, mend) = in_plain_words(error);
-    Problem::in_file(name, format!("cannot be read: {cause}")).mend(mend)
-}
-
 /// What a file that is no text of ours is, and what to do about it.
 fn recognised(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     let found = match bytes {
@@ -315,41 +222,5 @@ mod tests {
         let source = Source::from_bytes("x", b"\xef\xbb\xbf{}".to_vec()).unwrap();
         assert_eq!(source.text(), "{}");
         assert_eq!(source.place_of(""), Place::Text { line: 1, column: 1, pointer: String::new() });
-    }
-
-    #[test]
-    fn each_failure_of_the_system_has_its_own_sentence() {
-        let said = |kind: io::ErrorKind| cannot_open(Path::new("x"), "x", &kind.into()).to_string();
-        assert!(said(io::ErrorKind::PermissionDenied).starts_with("x: no permission to read it\n  help: "));
-        assert!(said(io::ErrorKind::NotFound).starts_with("x: no such file\n  help: "));
-        assert!(
-            said(io::ErrorKind::NotADirectory)
-                .contains("a part of its path is a file, not a folder\n  help: ")
-        );
-        let other = said(io::ErrorKind::Other);
-        assert!(other.starts_with("x: cannot be read: ") && other.contains("\n  help: "), "{other}");
-    }
-
-    #[test]
-    fn each_kind_of_path_has_its_own_sentence() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("big.json");
-        fs::write(&file, "[ ]").unwrap();
-        let open = |path: &Path, bytes: u64| {
-            let limit = Limit { what: "a test", bytes: Bytes::new(bytes) };
-            Source::open(path, limit).map(|s| s.text().to_owned()).map_err(|problem| problem.cause)
-        };
-        assert_eq!(open(&file, 3), Ok("[ ]".into()));
-        assert_eq!(open(&file, 2), Err("larger than a test may be (2 B)".into()));
-        assert_eq!(open(dir.path(), 9), Err("a directory, not a file".into()));
-        assert_eq!(open(&dir.path().join("none"), 9), Err("no such file".into()));
-        assert!(open(&file.join("below"), 9).unwrap_err().contains("a part of its path is a file"));
-        #[cfg(unix)]
-        {
-            let link = dir.path().join("link");
-            std::os::unix::fs::symlink(dir.path().join("gone"), &link).unwrap();
-            assert!(open(&link, 9).unwrap_err().contains("symbolic link"));
-            assert!(open(Path::new("/dev/zero"), 9).unwrap_err().contains("not a regular file"));
-        }
     }
 }

@@ -5,8 +5,9 @@
 //! what is wrong and where. A block is cut where a state seems to begin; the guess needs no proof, because blocks that
 //! each hold whole states make a whole list together, and any other cut makes this way give up.
 
+use crate::opened::Regular;
 use crate::record;
-use crate::source::{LEDGER_LIMIT, Regular};
+use crate::source::LEDGER_LIMIT;
 use peakledger_core::State;
 use peakledger_core::document::{LedgerFile, SeedForm, StateRecord};
 use std::fs::File;

@@ -247,10 +247,11 @@ impl Combined {
         if self.settings.iter().all(|setting| setting.by_model.is_none()) {
             return Ok(());
         }
-        let (file, read_from) = model.open()?;
+        let passes_once = model.passes_once();
+        let (file, _) = model.open()?;
         let architecture = args::architecture(&file.config)?;
-        if read_from == Some(Input::Stdin) {
-            model.give(file.config); // which can be read once
+        if passes_once {
+            model.give(file.config);
         }
         self.settings.retain_mut(|setting| match setting.by_model.map(|value| value(&architecture)) {
             Some(None) => false,

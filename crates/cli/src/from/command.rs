@@ -45,7 +45,7 @@ pub(super) fn line(
     let mut words = vec!["peakledger".to_owned(), verb.to_owned()];
     let before = match model.config() {
         None => {
-            words.push(in_shell(model.name()));
+            words.push(in_shell(&model.name()));
             String::new()
         }
         Some(config) => {

@@ -38,7 +38,7 @@ impl Resolved {
     }
 
     /// The line that plans this step on the same card, without the files and without the options that vary, which are to
-    /// follow. A model that was read from standard input is written out.
+    /// follow. A model that passes by once is written out.
     pub(crate) fn plan_without(&self, given: &Given, config: &Source, vary: &[String]) -> String {
         let follows = |option: &str| {
             let name = match option.trim_start_matches("--") {
@@ -54,7 +54,7 @@ impl Resolved {
         let settings: Vec<Setting> =
             self.settings.iter().filter(|setting| !follows(setting.option)).cloned().collect();
         let mut model = self.model.clone();
-        if model.name() == "-" {
+        if model.passes_once() {
             model.give(config.clone());
         }
         command::line("plan", &model, &settings, &said)

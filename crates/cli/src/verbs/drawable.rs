@@ -95,23 +95,23 @@ impl Found {
     /// Looks at a file or standard input, and reads it if it is a ledger.
     pub(crate) fn at(input: &Input) -> Result<Found, Problem> {
         let ledger = |(name, file)| Found::Ledger(name, file);
-        let file = match (input, Binary::open(input, MEASURED_LIMIT)) {
-            (_, Ok(file)) => file,
-            (Input::File(_), Err(_)) => {
+        let file = match Binary::open(input, MEASURED_LIMIT) {
+            Ok(file) => file,
+            Err(problem) if input.passes_once() => return Err(problem),
+            Err(_) => {
                 return open_ledger(input).map(ledger).map_err(|problem| of_model(input, problem));
             }
-            (Input::Stdin, Err(problem)) => return Err(problem),
         };
         let kind = Kind::of(&file);
-        match input {
-            _ if kind.measured().is_some() => Ok(Found::Measured(kind, file)),
-            Input::File(_) if !file.is_packed() => open_ledger(input).map(ledger),
-            // what comes by a pipe comes once, and what is packed is unpacked here alone
-            _ => {
-                let source = whole(file)?;
-                Ok(Found::Ledger(source.name().to_owned(), read_ledger(&source)?))
-            }
+        if kind.measured().is_some() {
+            return Ok(Found::Measured(kind, file));
         }
+        // what comes by a pipe comes once, and what is packed is unpacked here alone
+        if file.passes_once() || file.is_packed() {
+            let source = whole(file)?;
+            return Ok(Found::Ledger(source.name().to_owned(), read_ledger(&source)?));
+        }
+        open_ledger(input).map(ledger)
     }
 }
 
@@ -119,7 +119,7 @@ impl Found {
 pub(crate) fn of_model(input: &Input, problem: Problem) -> Problem {
     let name = input.name();
     let is_file = input.path().is_none_or(std::path::Path::exists);
-    if is_file || open_model(&name).is_err() {
+    if is_file || open_model(&*name).is_err() {
         return problem;
     }
     let mend = format!(
@@ -130,6 +130,9 @@ pub(crate) fn of_model(input: &Input, problem: Problem) -> Problem {
 
 /// The whole of a ledger that passes by once.
 fn whole(mut file: Binary) -> Result<Source, Problem> {
+    if is_no_json(file.head()) {
+        return Source::from_bytes(file.name(), file.head().to_vec()); // the rest may have no end
+    }
     let mut bytes = Vec::new();
     let most = LEDGER_LIMIT.bytes.get();
     let read = (&mut file).take(most.saturating_add(1)).read_to_end(&mut bytes);
@@ -138,6 +141,12 @@ fn whole(mut file: Binary) -> Result<Source, Problem> {
         return Err(file.problem(format!("larger than a ledger may be ({})", LEDGER_LIMIT.bytes)));
     }
     Source::from_bytes(file.name(), bytes)
+}
+
+/// Whether what begins so is neither a list nor an object, whatever follows.
+fn is_no_json(head: &[u8]) -> bool {
+    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    text.first().is_some_and(|first| !matches!(first, b'[' | b'{'))
 }
 
 /// Reads what can be drawn.

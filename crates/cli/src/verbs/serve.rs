@@ -2,6 +2,7 @@
 
 use super::drawable::{self, Kind};
 use crate::Answer;
+use crate::args::input;
 use crate::server::{Server, Shown};
 use peakledger_input::{Binary, Input, MEASURED_LIMIT, Problem};
 use peakledger_plan::catalogue::open_model;
@@ -14,7 +15,8 @@ use std::process::{Command, Stdio};
 #[command(after_help = crate::examples::SERVE)]
 pub(crate) struct Args {
     /// What to show: a ledger, a memory snapshot, a profiler's trace, a memory timeline, a config.json, or a model by name
-    what: Option<String>,
+    #[arg(value_parser = input())]
+    what: Option<Input>,
     /// Do not open a browser
     #[arg(long)]
     no_open: bool,
@@ -24,7 +26,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
-    let shown = args.what.as_deref().map(shown).transpose()?;
+    let shown = args.what.as_ref().map(shown).transpose()?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port.unwrap_or(0)));
     let server = Server::listen(address, shown)?;
     let url = server.url();
@@ -39,19 +41,26 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
 }
 
 /// What the page shows first.
-fn shown(what: &str) -> Result<Shown, Problem> {
-    let input = Input::of(what);
-    if input == Input::Stdin {
-        let problem = Problem::in_option("-", "a page that stays does not read standard input");
-        return Err(problem.mend("name a file"));
-    }
-    let is_file = input.path().is_some_and(std::path::Path::is_file);
-    if is_file && Kind::of(&Binary::open(&input, MEASURED_LIMIT)?) != Kind::Config {
-        let (name, file) = drawable::open(&input)?;
+fn shown(input: &Input) -> Result<Shown, Problem> {
+    let path = match input {
+        Input::File(path) if !input.passes_once() => path,
+        _ => {
+            let name = if *input == Input::Stdin { "-".into() } else { input.name() };
+            let problem =
+                Problem::in_option(name, "a page that stays does not read standard input or a pipe");
+            return Err(problem.mend("name a file"));
+        }
+    };
+    if path.is_file() && Kind::of(&Binary::open(input, MEASURED_LIMIT)?) != Kind::Config {
+        let (name, file) = drawable::open(input)?;
         return Ok(Shown::Ledger(name, Box::new(file)));
     }
-    open_model(what)?;
-    Ok(Shown::Plan(what.to_owned()))
+    open_model(path)?;
+    let name = path.to_str().ok_or_else(|| {
+        let problem = Problem::in_file(input.name(), "the page names a model in text, and this path is none");
+        problem.mend("rename the file")
+    })?;
+    Ok(Shown::Plan(name.to_owned()))
 }
 
 /// Asks the desktop for a browser; where there is none, the address is on the terminal.

@@ -56,18 +56,71 @@ fn paths_that_cannot_be_read_have_their_sentences() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
-    let bench = Bench::new();
+fn what_is_neither_a_file_nor_a_pipe_is_refused_at_once() {
+    let bench = Bench::with_sample();
     let fifo = bench.path("fifo");
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
     let started = Instant::now();
-    for path in ["/dev/zero", "/dev/null", "fifo"] {
-        assert!(bench.refusal(&format!("show {path}")).contains("not a regular file"), "{path}");
+    for verb in ["show", "report", "check", "read", "replay", "plan", "plan gpt2 --from", "diff ledger.json"]
+    {
+        let said = bench.refusal(&format!("{verb} /dev/zero"));
+        assert!(said.contains("neither a file nor a pipe"), "{verb}: {said}");
+        let said = bench.refusal(&format!("{verb} /dev/null"));
+        assert!(said.contains("an empty file"), "{verb}: {said}");
     }
+    assert!(bench.refusal("show fifo").contains("a pipe that nobody writes to"));
     assert!(started.elapsed() < Duration::from_secs(20), "nobody writes into the FIFO");
     std::os::unix::fs::symlink(bench.path("gone"), bench.path("link")).unwrap();
     assert!(bench.refusal("show link").contains("a symbolic link to a file that does not exist"));
+}
+
+/// `<(…)` of a shell is a pipe under a name: what it brings is what the file would have brought.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_read_wherever_a_file_is() {
+    let config = r#"{"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 160,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256}"#;
+    let bench =
+        Bench::with_sample().file("config.json", config).file("ds.json", "{\"bf16\": {\"enabled\": true}}");
+    bench.answer("plan config.json --seq-len 64 --save plan.json");
+    let piped = |verb: &str, file: &str| {
+        let mut command = bench.command(&format!("{verb} /dev/stdin"));
+        let mut from =
+            std::process::Command::new("cat").arg(bench.path(file)).stdout(Stdio::piped()).spawn().unwrap();
+        let ran = command.stdin(from.stdout.take().unwrap()).output().unwrap();
+        from.wait().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!((ran.status.code(), said.as_str()), (Some(0), ""), "{verb}");
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    for (verb, file) in [
+        ("show", "ledger.json"),
+        ("check", "ledger.json"),
+        ("diff plan.json", "ledger.json"),
+        ("replay", "plan.json"),
+        ("report", "ledger.json"),
+        ("plan", "config.json"),
+        ("fit --gpu 24GB --seq-len 64", "config.json"),
+        ("plan config.json --seq-len 64 --from", "ds.json"),
+    ] {
+        let of_file = bench.answer(&format!("{verb} {file}"));
+        assert_eq!(piped(verb, file).replace("/dev/stdin", file), of_file, "{verb}");
+    }
+}
+
+/// Only a ledger's beginning is waited for: what is none may go on for ever.
+#[cfg(unix)]
+#[test]
+fn what_begins_like_no_ledger_is_not_read_to_its_end() {
+    let bench = Bench::new();
+    for verb in ["show", "replay", "check"] {
+        let endless = std::fs::File::open("/dev/zero").unwrap();
+        let started = Instant::now();
+        let ran = bench.command(&format!("{verb} -")).stdin(endless).output().unwrap();
+        assert_eq!(ran.status.code(), Some(2));
+        assert!(started.elapsed() < Duration::from_secs(2), "{verb}");
+    }
 }
 
 #[cfg(unix)]
@@ -85,6 +138,31 @@ fn names_of_files_are_shown_escaped() {
         let out = String::from_utf8(ran.stdout).unwrap();
         assert!(out.starts_with(&format!("{shown}: valid")), "{out}");
     }
+}
+
+/// A model's name is the path of a file too, of whatever bytes.
+#[cfg(unix)]
+#[test]
+fn a_path_need_not_be_text() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let config = r#"{"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 160,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256}"#;
+    let bench = Bench::new().file("config.json", config);
+    let name = OsStr::from_bytes(b"caf\xe9.json");
+    std::fs::write(bench.path("").join(name), config).unwrap();
+    let of_file = bench.answer("plan config.json --seq-len 64");
+    let ran = bench.command("plan --seq-len 64").arg(name).stdin(Stdio::null()).output().unwrap();
+    let out = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!(out.replace("caf\u{fffd}.json", "config.json"), of_file);
+    for argument in [b"gone\xe9".as_slice(), b"gone\xe9/x", b"gone\xe9.json"] {
+        let ran =
+            bench.command("plan").arg(OsStr::from_bytes(argument)).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert!(said.starts_with("error: ") && said.contains("gone\u{fffd}"), "{said}");
+    }
+    let ran = bench.command("compare plan.json").arg(name).stdin(Stdio::null()).output().unwrap();
+    assert!(String::from_utf8(ran.stderr).unwrap().contains("a candidate without a name"));
 }
 
 #[test]

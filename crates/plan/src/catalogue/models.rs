@@ -4,6 +4,7 @@ use super::meant::meant_model;
 use peakledger_input::{CONFIG_LIMIT, Input, Problem, Source, quoted};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -69,23 +70,21 @@ pub struct ModelFile {
     pub path: Option<PathBuf>,
 }
 
-/// Finds a model: a catalogue name, a config.json (`-` reads it from standard input), a folder with one, or `org/name` in
-/// the local Hugging Face cache.
+/// Finds a model: a catalogue name, a config.json (`-` reads it from standard input, and a pipe is read as it comes), a
+/// folder with one, or `org/name` in the local Hugging Face cache.
 ///
 /// # Errors
 /// Says that there is none, where it was looked for, and which name is near.
-pub fn open_model(name: &str) -> Result<ModelFile, Problem> {
+pub fn open_model(name: impl AsRef<OsStr>) -> Result<ModelFile, Problem> {
+    let (input, name) = (Input::of(name.as_ref()), name.as_ref().to_string_lossy());
+    let name = &*name;
     if let Some(model) = models().iter().find(|model| model.is_called(name)) {
         return Ok(ModelFile { name: model.name.clone(), config: model.config(), path: None });
     }
-    let input = Input::of(name);
     let Some(path) = input.path() else {
         let config = Source::read(&input, CONFIG_LIMIT)?;
         return Ok(ModelFile { name: input.name().into_owned(), config, path: None });
     };
-    if path.is_file() {
-        return open(name, path);
-    }
     if path.is_dir() {
         let config = path.join("config.json");
         if !config.exists() {
@@ -93,6 +92,9 @@ pub fn open_model(name: &str) -> Result<ModelFile, Problem> {
             return Err(problem.mend("name the folder that the model was saved in"));
         }
         return open(name, &config);
+    }
+    if path.exists() {
+        return open(name, path);
     }
     if let Some(config) = cached(name) {
         return open(name, &config);
