@@ -110,6 +110,11 @@ impl Mesh {
         Place { pp, dp, cp, tp, ep: within_stage / self.etp % self.ep }
     }
 
+    /// The first rank of the tensor parallel group that stands there.
+    pub(crate) fn rank_at(&self, stage: u32, dp: u32, cp: u32) -> u32 {
+        ((stage * self.dp + dp) * self.cp + cp) * self.tp
+    }
+
     /// Ranks that the parameters of a layer, experts aside, are sharded over.
     pub fn shards(&self, parallel: &Parallel) -> u32 {
         let replicas = self.dp * self.cp;

@@ -54,8 +54,10 @@ impl Mesh {
     pub(crate) fn stage_peers(&self, one: u32, other: u32) -> Peers {
         let of_stage = self.world / self.pp.max(1);
         let node = |rank: u32| rank / self.gpus_per_node.max(1);
-        let are_near = |at: u32| node(one * of_stage + at) == node(other * of_stage + at);
-        Peers { ranks: 2, on_a_node: if (0..of_stage).all(are_near) { 2 } else { 1 } }
+        // neighbours of a stage are on one node with those that they stand alike with, or a node ends between them
+        let are_near = one == other
+            || node(one.min(other) * of_stage) == node(one.max(other) * of_stage + (of_stage - 1));
+        Peers { ranks: 2, on_a_node: if are_near { 2 } else { 1 } }
     }
 
     /// Groups of so many ranks, each so far from the next.
@@ -67,29 +69,32 @@ impl Mesh {
             ranks
         } else if block.is_multiple_of(node) && node.is_multiple_of(stride) {
             node / stride
-        } else if stride.is_multiple_of(node) {
+        } else if stride >= node {
             1
         } else {
-            let blocks = (0..self.world).step_by(block as usize);
-            let firsts = blocks.flat_map(|block| (block..block.saturating_add(stride)).take(stride as usize));
-            firsts.map(|first| fewest_on_a_node(node, (first, stride, ranks))).min().unwrap_or(ranks)
+            // the blocks after these begin where a block before them does
+            let apart = node / gcd(block, node);
+            let blocks = (0..self.world).step_by(block as usize).take(apart as usize);
+            let groups = blocks.flat_map(|block| (0..stride).map(move |at| block.saturating_add(at)));
+            groups.map(|first| fewest_on_a_node(node, first, (stride, ranks))).min().unwrap_or(ranks)
         };
         Peers { ranks, on_a_node }
     }
 }
 
-/// How many ranks of a group the node has that has fewest of it.
-fn fewest_on_a_node(node: u32, (first, stride, ranks): (u32, u32, u32)) -> u32 {
-    let (mut fewest, mut here, mut before) = (ranks, 0, first / node);
-    for at in 0..ranks {
-        let its = first.saturating_add(at.saturating_mul(stride)) / node;
-        if its != before {
-            fewest = fewest.min(here);
-            (here, before) = (0, its);
-        }
-        here += 1;
-    }
-    fewest.min(here)
+/// How many ranks of a group that begins here the node has that has fewest of it; they are no node apart.
+fn fewest_on_a_node(node: u32, first: u32, (stride, ranks): (u32, u32)) -> u32 {
+    let last = first.saturating_add(stride.saturating_mul(ranks - 1));
+    let before = |rank: u32| rank.saturating_sub(first).div_ceil(stride).min(ranks);
+    let on = |at: u32| before(at.saturating_add(1).saturating_mul(node)) - before(at.saturating_mul(node));
+    let (from, to) = (first / node, last / node);
+    // nodes that lie whole within the group repeat as often as ranks are apart
+    let whole = (from.saturating_add(1)..to).take(stride as usize);
+    whole.chain([from, to]).map(on).min().unwrap_or(ranks)
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]
@@ -176,6 +181,12 @@ mod tests {
             (36, 6, 1, 3, 4),
             (40, 1, 5, 1, 6),
             (16, 1, 1, 1, 8),
+            (990, 3, 5, 2, 7),
+            (900, 9, 10, 1, 16),
+            (448, 7, 4, 4, 12),
+            (300, 25, 1, 3, 10),
+            (1001, 1, 1, 7, 12),
+            (1001, 7, 11, 1, 6),
         ] {
             let mesh =
                 mesh(&Parallel { gpus: Some(gpus), tp, cp, pp, gpus_per_node: node, ..Parallel::default() });
@@ -195,6 +206,13 @@ mod tests {
                 fewest(|place| Place { cp: 0, dp: 0, ..place }),
             ];
             assert_eq!(found.map(|peers| peers.on_a_node), by_ranks, "{mesh:?}");
+            let of_stage = gpus / pp;
+            for (one, other) in (0..pp).flat_map(|one| (0..pp).map(move |other| (one, other))) {
+                let near =
+                    (0..of_stage).all(|at| (one * of_stage + at) / node == (other * of_stage + at) / node);
+                let found = mesh.stage_peers(one, other).on_a_node;
+                assert_eq!(found, if near { 2 } else { 1 }, "{one} and {other} of {mesh:?}");
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::data::leaving::Leaving;
 use super::data::parts::{Keeping, Parts};
-use super::{Mesh, Parallel, Place, Sharding, Stack};
+use super::{Mesh, Parallel, Sharding, Stack};
 use crate::Plan;
 use crate::config::Architecture;
 use crate::options::Options;
@@ -41,30 +41,41 @@ pub struct Class {
 struct Apart {
     /// Whether their place in the context parallel group does.
     cp: bool,
-    /// Of each stage, the first place in the data parallel group that is like each.
-    dp: Vec<Vec<u32>>,
+    /// Of each stage, the places in the data parallel group that are alike, one run after the other; one run of all where
+    /// nothing tells them apart.
+    dp: Option<Vec<Vec<Range<u32>>>>,
 }
 
 impl Apart {
     fn of(architecture: &Architecture, options: &Options, mesh: &Mesh) -> Result<Apart, Problem> {
         let on_transformers = options.stack == Stack::Transformers;
-        let mut apart = Apart { cp: mesh.cp > 1 && on_transformers, dp: Vec::new() };
+        let mut apart = Apart { cp: mesh.cp > 1 && on_transformers, dp: None };
         let in_parts = matches!(options.parallel.sharding, Sharding::Zero1 | Sharding::Zero2);
         if mesh.dp > 1 && on_transformers && in_parts {
             let parts = |stage| Ok(parts_of(architecture, options, mesh, stage)?.alike());
-            apart.dp = (0..mesh.pp).map(parts).collect::<Result<_, Problem>>()?;
+            apart.dp = Some((0..mesh.pp).map(parts).collect::<Result<_, Problem>>()?);
         }
         Ok(apart)
     }
 
-    /// The class of a rank that stands there.
-    fn class(&self, place: Place) -> Class {
-        let alike = self.dp.get(place.pp as usize);
-        Class {
-            stage: place.pp,
-            cp: self.cp.then_some(place.cp),
-            dp: alike.and_then(|alike| alike.get(place.dp as usize)).copied(),
+    /// The ranks of a stage, in order, each run of neighbours with their class.
+    fn runs(&self, mesh: &Mesh, stage: u32) -> Vec<(Class, Range<u32>)> {
+        let of_stage = self.dp.as_ref().and_then(|dp| dp.get(stage as usize));
+        let all = 0..mesh.dp;
+        let mut runs = Vec::new();
+        for alike in of_stage.map_or(std::slice::from_ref(&all), Vec::as_slice) {
+            let class = Class { stage, cp: None, dp: of_stage.map(|_| alike.start) };
+            if !self.cp {
+                runs.push((class, mesh.rank_at(stage, alike.start, 0)..mesh.rank_at(stage, alike.end, 0)));
+                continue;
+            }
+            let places = alike.clone().flat_map(|dp| (0..mesh.cp).map(move |cp| (dp, cp)));
+            runs.extend(places.map(|(dp, cp)| {
+                let first = mesh.rank_at(stage, dp, cp);
+                (Class { cp: Some(cp), ..class }, first..first + mesh.tp)
+            }));
         }
+        runs
     }
 }
 
@@ -76,7 +87,7 @@ fn parts_of(
     stage: u32,
 ) -> Result<Parts, Problem> {
     checked(architecture, options)?;
-    let rank = (0..mesh.world).find(|rank| mesh.place(*rank).pp == stage).unwrap_or(0);
+    let rank = mesh.rank_at(stage, 0, 0);
     let parallel = Parallel { rank, ..options.parallel.clone() };
     let sizes = trained_numbers(architecture, &Options { parallel, ..options.clone() })?;
     Ok(Parts::of(sizes, mesh.dp))
@@ -136,12 +147,10 @@ pub(crate) fn classes_that_may_need_most(
             Ok(parts_that_may_need_most(options, &parts))
         };
         let most: Vec<Option<Vec<u32>>> = (0..mesh.pp).map(of_stage).collect::<Result<_, Problem>>()?;
-        all.retain(|class| {
-            let mut places = class.ranks.iter().cloned().flatten().map(|rank| mesh.place(rank).dp);
-            match most.get(class.class.stage as usize) {
-                Some(Some(most)) => places.any(|dp| most.contains(&dp)),
-                Some(None) | None => true,
-            }
+        // the places are the first of their runs, as those of classes are
+        all.retain(|RankClass { class, .. }| match (most.get(class.stage as usize), &class.dp) {
+            (Some(Some(most)), Some(dp)) => most.contains(dp),
+            _ => true,
         });
     }
     Ok(all)
@@ -165,12 +174,8 @@ fn parts_that_may_need_most(options: &Options, parts: &Parts) -> Option<Vec<u32>
 fn sorted(parallel: &Parallel, layers: u32, apart: &Apart) -> Result<Vec<RankClass>, Problem> {
     let mesh = Mesh::of(parallel)?;
     let mut by_class: BTreeMap<Class, Vec<Range<u32>>> = BTreeMap::new();
-    for rank in 0..mesh.world {
-        let ranges = by_class.entry(apart.class(mesh.place(rank))).or_default();
-        match ranges.last_mut() {
-            Some(last) if last.end == rank => last.end = rank + 1,
-            _ => ranges.push(rank..rank + 1),
-        }
+    for (class, run) in (0..mesh.pp).flat_map(|stage| apart.runs(&mesh, stage)) {
+        by_class.entry(class).or_default().push(run);
     }
     let with_layers = |(class, ranks): (Class, Vec<Range<u32>>)| {
         let parts = parts(parallel, layers, class.stage)?;

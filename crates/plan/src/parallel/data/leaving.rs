@@ -22,7 +22,7 @@ impl Leaving {
     pub(crate) fn that_may_need_most(self, parts: &Parts) -> Vec<u32> {
         let held_by_all = self.held_by_all(parts);
         let mut found: Vec<(u32, [u64; 2])> = Vec::new();
-        for rank in 0..parts.ranks() {
+        for rank in parts.alike().into_iter().map(|run| run.start) {
             let share = parts.share(rank);
             let norms = u64::try_from(share.of.len()).unwrap_or(u64::MAX).saturating_mul(BLOCK);
             let needs = [self.peak(&share, &held_by_all), norms];

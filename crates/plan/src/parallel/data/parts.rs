@@ -51,11 +51,6 @@ impl Parts {
         self.numbers
     }
 
-    /// How many ranks there are.
-    pub(super) fn ranks(&self) -> u32 {
-        self.ranks
-    }
-
     /// Each parameter's place.
     pub(super) fn all(&self) -> &[Range<u64>] {
         &self.ranges
@@ -85,34 +80,42 @@ impl Parts {
         }
     }
 
-    /// Of each rank the first that has as much of the same parameters: they do the same.
-    pub(crate) fn alike(&self) -> Vec<u32> {
-        let mut first: Vec<u32> = Vec::new();
-        let mut before: Option<(u32, Share)> = None;
-        for rank in 0..self.ranks {
-            let share = self.share(rank);
-            // parts come one after the other, and so do those that are alike
-            let like = before.take().filter(|(_, last)| *last == share);
-            let (of, share) = like.unwrap_or((rank, share));
-            first.push(of);
-            before = Some((of, share));
+    /// Neighbours that have as much of the same parameters, all ranks in such runs: they do the same.
+    pub(crate) fn alike(&self) -> Vec<Range<u32>> {
+        let mut runs = Vec::new();
+        let mut rank = 0;
+        while rank < self.ranks {
+            let part = self.part(rank);
+            let first = self.ranges.partition_point(|place| place.end <= part.start);
+            let end = match self.ranges.get(first) {
+                // all within one parameter, as those after it are up to its end
+                Some(place) if part.end <= place.end => {
+                    u32::try_from(place.end / self.numbers.max(1)).unwrap_or(u32::MAX)
+                }
+                Some(_) => rank.saturating_add(1),
+                None => self.ranks,
+            };
+            runs.push(rank..end);
+            rank = end;
         }
-        first
+        runs
     }
 
-    /// The ranks of which no other keeps as much from as early on: first those that keep something first.
+    /// The first ranks of runs of which no other keeps as much from as early on: first those that keep something first.
     pub(crate) fn that_may_need_most(&self, keeping: Keeping) -> Vec<u32> {
         let mut found: Vec<(u32, [u64; 4])> = Vec::new();
-        let mut look = |rank| {
+        let mut look = |run: &Range<u32>| {
+            let rank = run.start;
             let keeps = self.keeps(&self.share(rank), keeping);
             let is_less = |other: &[u64; 4]| keeps.iter().zip(other).all(|(mine, theirs)| mine <= theirs);
             if !found.iter().any(|(_, other)| is_less(other)) {
                 found.push((rank, keeps));
             }
         };
+        let runs = self.alike();
         match keeping.last_comes_first {
-            true => (0..self.ranks).rev().for_each(&mut look),
-            false => (0..self.ranks).for_each(&mut look),
+            true => runs.iter().rev().for_each(&mut look),
+            false => runs.iter().for_each(&mut look),
         }
         found.into_iter().map(|(rank, _)| rank).collect()
     }
@@ -162,7 +165,7 @@ mod tests {
         let parts = Parts::of([10, 3, 7], 5);
         let held = |rank| parts.places(rank).map(|(_, held)| held).collect::<Vec<_>>();
         assert_eq!((parts.numbers(), held(2), held(3)), (4, vec![2, 2, 0], vec![0, 1, 3]));
-        assert_eq!(parts.alike(), [0, 0, 2, 3, 4]);
+        assert_eq!(parts.alike(), [0..2, 2..3, 3..4, 4..5]);
     }
 
     /// Whole gradients of 10, 10, 13, 10 and 7 numbers are kept: backward makes those of the fifth, of the fourth and of the
@@ -180,6 +183,24 @@ mod tests {
     fn what_is_past_the_parameters_is_padding() {
         let parts = Parts::of([3], 4);
         assert_eq!(parts.numbers(), 2);
-        assert_eq!(parts.alike(), [0, 1, 2, 2]);
+        assert_eq!(parts.alike(), [0..1, 1..2, 2..4]);
+        assert_eq!(Parts::of([], 3).alike(), std::slice::from_ref(&(0..3)));
+    }
+
+    /// Runs are found by their ends; each rank's share says the same one by one.
+    #[test]
+    fn runs_are_what_each_share_says() {
+        let sizes: [&[u64]; 5] = [&[100], &[1; 30], &[0, 7, 0, 64, 0, 0, 9], &[33, 1, 33], &[0, 0]];
+        for (sizes, ranks) in sizes.iter().flat_map(|sizes| (1..40).map(move |ranks| (sizes, ranks))) {
+            let parts = Parts::of(sizes.iter().copied(), ranks);
+            let mut by_rank: Vec<Range<u32>> = Vec::new();
+            for rank in 0..ranks {
+                match by_rank.last_mut().filter(|run| parts.share(run.start) == parts.share(rank)) {
+                    Some(run) => run.end = rank + 1,
+                    None => by_rank.push(rank..rank + 1),
+                }
+            }
+            assert_eq!(parts.alike(), by_rank, "{sizes:?} over {ranks}");
+        }
     }
 }
