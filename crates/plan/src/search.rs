@@ -72,7 +72,8 @@ fn try_out_to(
         let this = Tried { device_peak: short.device_peak(), verdict, outside, slowest: costs };
         let so_far = tried.get_or_insert(this);
         let slowest = so_far.slowest.or_slower(costs);
-        let worst = if verdict.needed > so_far.verdict.needed { this } else { *so_far };
+        let needs = |tried: &Tried| (tried.verdict.needed, tried.device_peak);
+        let worst = if needs(&this) > needs(so_far) { this } else { *so_far };
         *so_far = Tried { slowest, ..worst };
         ControlFlow::Continue(())
     })?;
@@ -236,8 +237,10 @@ pub(crate) mod tests {
         ] {
             let verdict = |plan: &Plan| Verdict::of(plan, &card, None);
             let tried = try_out(&model(), options.clone(), &card, verdict).unwrap();
-            let look =
-                |plan: &Plan| (verdict(plan).needed, RankCosts::of(plan, Step::Steady, card.speeds.as_ref()));
+            let look = |plan: &Plan| {
+                let costs = RankCosts::of(plan, Step::Steady, card.speeds.as_ref());
+                (plan.needs(verdict(plan).needed, None), costs)
+            };
             let ranks = plan_ranks(&model(), &options, Shown::Worst, look).unwrap();
             assert_eq!(tried.verdict, verdict(&ranks.plan), "{options:?}");
             assert_eq!(tried.device_peak, ranks.plan.device_peak_in(None).phase.device_peak, "{options:?}");

@@ -65,6 +65,12 @@ impl Plan {
         step.map_or_else(|| self.peak(), |step| self.step(step).peak())
     }
 
+    /// What says which of several ranks is the worst: what it needs by a verdict, and of those that need the same the one that has
+    /// most on the device, and then the one that peaks highest.
+    pub fn needs(&self, needed: Bytes, step: Option<Step>) -> [Bytes; 3] {
+        [needed, self.device_peak_in(step).phase.device_peak, self.peak_in(step).phase.peak]
+    }
+
     /// Where the device-level peak of one step is, or of the plan.
     pub fn device_peak_in(&self, step: Option<Step>) -> At<'_> {
         step.map_or_else(|| self.device_peak(), |step| self.step(step).device_peak())

@@ -96,7 +96,7 @@ impl Short {
         let classes = extent.classes(architecture, &options)?;
         let look = |plan: &Plan| {
             let costs = RankCosts::of_all(plan, Step::Steady, speeds, left_out);
-            (verdict(plan).needed, costs)
+            (plan.needs(verdict(plan).needed, None), costs)
         };
         let ranks = plan_classes(architecture, &options, classes, Shown::Worst, look)?;
         let slowest = ranks.each.iter().map(|(_, costs)| *costs).reduce(RankCosts::or_slower);

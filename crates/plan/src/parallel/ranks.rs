@@ -9,7 +9,6 @@ use crate::options::Options;
 use crate::parallel::stage::parts;
 use crate::plan::{Counted, checked, plan_stage};
 use crate::step::trained_numbers;
-use peakledger_core::Bytes;
 use peakledger_input::Problem;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -211,16 +210,16 @@ pub struct Ranks<T> {
 /// Plans of two classes are made at once: each takes a core, and memory for its tape.
 const AT_ONCE: usize = 2;
 
-/// Plans every class of ranks once, and lets go of all plans but the one that is shown. `look` says what a rank needs, and what
-/// is to be known of its plan.
+/// Plans every class of ranks once, and lets go of all plans but the one that is shown. `look` says what a rank needs, which may
+/// be several amounts of which the first that differs decides, and what is to be known of its plan.
 ///
 /// # Errors
 /// The first problem of any class.
-pub fn plan_ranks<T: Send>(
+pub fn plan_ranks<N: Ord + Send, T: Send>(
     architecture: &Architecture,
     options: &Options,
     shown: Shown,
-    look: impl Fn(&Plan) -> (Bytes, T) + Sync,
+    look: impl Fn(&Plan) -> (N, T) + Sync,
 ) -> Result<Ranks<T>, Problem> {
     if let Shown::Rank(rank) = shown {
         // there may be no such rank
@@ -231,15 +230,15 @@ pub fn plan_ranks<T: Send>(
 }
 
 /// The same of some classes.
-pub(crate) fn plan_classes<T: Send>(
+pub(crate) fn plan_classes<N: Ord + Send, T: Send>(
     architecture: &Architecture,
     options: &Options,
     classes: Vec<RankClass>,
     shown: Shown,
-    look: impl Fn(&Plan) -> (Bytes, T) + Sync,
+    look: impl Fn(&Plan) -> (N, T) + Sync,
 ) -> Result<Ranks<T>, Problem> {
     let (next, counted, is_refused) = (AtomicUsize::new(0), Counted::new(), AtomicBool::new(false));
-    let found: Mutex<Found<T>> = Mutex::new(Found { shown, kept: None, each: BTreeMap::new() });
+    let found: Mutex<Found<N, T>> = Mutex::new(Found { shown, kept: None, each: BTreeMap::new() });
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
@@ -272,38 +271,42 @@ pub(crate) fn plan_classes<T: Send>(
         Ok(found) => found,
         Err(poisoned) => poisoned.into_inner(),
     };
-    let mut needs = Vec::with_capacity(each.len());
+    let mut worst: Option<(N, usize)> = None;
     let mut all = Vec::with_capacity(each.len());
-    for (class, planned) in classes.into_iter().zip(each.into_values()) {
+    for (at, (class, planned)) in classes.into_iter().zip(each.into_values()).enumerate() {
         let (needed, looked) = planned?;
-        needs.push(needed);
+        if worst.as_ref().is_none_or(|(most, _)| needed > *most) {
+            worst = Some((needed, at));
+        }
         all.push((class, looked));
     }
-    let worst = (0..).zip(&needs).max_by_key(|(at, needed)| (**needed, Reverse(*at))).map_or(0, |(at, _)| at);
+    let worst = worst.map_or(0, |(_, at)| at);
     match kept {
-        Some((_, shown, plan)) => Ok(Ranks { plan, shown, worst, each: all }),
+        Some((shown, plan)) => Ok(Ranks { plan, shown, worst, each: all }),
         None => unreachable!("a world has a rank, and its plan or a problem"),
     }
 }
 
 /// What classes were planned so far.
-struct Found<T> {
+struct Found<N, T> {
     shown: Shown,
-    /// What the kept plan needs, and the place of its class.
-    kept: Option<(Bytes, usize, Plan)>,
-    each: BTreeMap<usize, Result<(Bytes, T), Problem>>,
+    /// The plan that is kept, and the place of its class.
+    kept: Option<(usize, Plan)>,
+    each: BTreeMap<usize, Result<(N, T), Problem>>,
 }
 
-impl<T> Found<T> {
-    fn add(&mut self, at: usize, class: &RankClass, planned: Result<((Bytes, T), Plan), Problem>) {
+impl<N: Ord, T> Found<N, T> {
+    fn add(&mut self, at: usize, class: &RankClass, planned: Result<((N, T), Plan), Problem>) {
         let looked = planned.map(|((needed, looked), plan)| {
-            let is_kept = match (self.shown, &self.kept) {
+            let before =
+                self.kept.as_ref().and_then(|(at, _)| Some((&self.each.get(at)?.as_ref().ok()?.0, *at)));
+            let is_kept = match (self.shown, before) {
                 (Shown::Rank(rank), _) => class.has(rank),
-                (Shown::Worst, Some((most, before, _))) => (needed, Reverse(at)) > (*most, Reverse(*before)),
+                (Shown::Worst, Some((most, before))) => (&needed, Reverse(at)) > (most, Reverse(before)),
                 (Shown::Worst, None) => true,
             };
             if is_kept {
-                self.kept = Some((needed, at, plan));
+                self.kept = Some((at, plan));
             }
             (needed, looked)
         });
@@ -317,6 +320,7 @@ mod tests {
     use crate::options::{Offload, Precision};
     use crate::parallel::Schedule;
     use crate::torch::Dtype;
+    use peakledger_core::Bytes;
     use peakledger_input::Source;
 
     #[test]
@@ -364,6 +368,25 @@ mod tests {
         assert_eq!(ranks.plan.device_peak().phase.device_peak, peaks[2]);
         let refused = plan_ranks(&architecture, &options, Shown::Rank(4), look).unwrap_err();
         assert!(refused.to_string().contains("there is no rank 4 of 4"));
+    }
+
+    /// Of ranks that need the same, the next amount decides, for the plan that is kept and for the place that is named.
+    #[test]
+    fn a_tie_is_decided_alike_everywhere() {
+        let model = crate::catalogue::open_model("qwen2.5-0.5b").unwrap();
+        let architecture = Architecture::read(&model.config).unwrap();
+        let parallel = Parallel { pp: 4, ..Parallel::default() };
+        let options =
+            Options { seq_len: Some(64), gradient_accumulation_steps: 4, parallel, ..Options::default() };
+        let tied = |plan: &Plan| {
+            let peak = plan.device_peak().phase.device_peak;
+            ((0, peak), peak)
+        };
+        let ranks = plan_ranks(&architecture, &options, Shown::Worst, tied).unwrap();
+        let most = ranks.each.iter().map(|(_, peak)| *peak).max().unwrap();
+        assert_ne!(ranks.each[0].1, most);
+        assert_eq!((ranks.each[ranks.worst].1, ranks.shown), (most, ranks.worst));
+        assert_eq!(ranks.plan.device_peak().phase.device_peak, most);
     }
 
     /// Of a model cut into four parts each rank is planned by itself, and is as its class says; the worst is the worst of all,

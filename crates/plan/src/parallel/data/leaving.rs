@@ -1,7 +1,7 @@
 //! Which ranks need most while gradients leave for the host under ZeRO 1: backward has ended, all of them are there, and they go
 //! bucket by bucket from the first parameter on. All ranks hold the same then, but for what each makes of its own pieces.
 
-use super::parts::{Parts, Share, ranks_of};
+use super::parts::{Parts, Share, are_of_several};
 use crate::torch::Dtype;
 use crate::torch::tape::rounded;
 use peakledger_core::block::BLOCK;
@@ -50,9 +50,8 @@ impl Leaving {
             let freed = of_bucket.iter().map(|size| bytes(*size)).fold(0, u64::saturating_add);
             let numbers = of_bucket.iter().copied().fold(0, u64::saturating_add);
             let is_large = numbers > self.bucket;
-            let ranks = ranks_of(bucket.iter(), parts.numbers());
-            let are_of_several = ranks.windows(2).any(|pair| matches!(pair, [a, b] if a != b));
-            let side_by_side = if are_of_several { bytes(numbers) } else { 0 };
+            let of_several = are_of_several(bucket.iter(), parts.numbers(), false);
+            let side_by_side = if of_several { bytes(numbers) } else { 0 };
             let now = if is_large { left } else { left.saturating_sub(freed) };
             held.extend(bucket.iter().map(|_| now.saturating_add(side_by_side)));
             left = left.saturating_sub(freed);

@@ -139,14 +139,19 @@ impl Parts {
     }
 }
 
-/// Of each place in turn the ranks that have something of it, with parts of so many numbers.
-pub(super) fn ranks_of<'a>(places: impl Iterator<Item = &'a Range<u64>>, numbers: u64) -> Vec<u64> {
+/// Whether several ranks have something of these places, with parts of so many numbers; or one has, of several places, where
+/// that counts too.
+pub(super) fn are_of_several<'a>(
+    places: impl Iterator<Item = &'a Range<u64>>,
+    numbers: u64,
+    counts_pieces: bool,
+) -> bool {
     let numbers = numbers.max(1);
-    let ranks = |place: &Range<u64>| {
+    let mut ranks = places.flat_map(|place| {
         let last = place.end.saturating_sub(1).max(place.start);
         place.start / numbers..(last / numbers).saturating_add(1)
-    };
-    places.flat_map(ranks).collect()
+    });
+    ranks.next().is_some_and(|first| ranks.any(|rank| counts_pieces || rank != first))
 }
 
 /// How many numbers are in both.

@@ -6,7 +6,7 @@ use super::communication::{all_reduce, buffer};
 use super::flat::flattened;
 use super::localize;
 use super::norm::{self, Looked};
-use super::parts::{Parts, ranks_of};
+use super::parts::{Parts, are_of_several};
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, Sharding};
@@ -259,9 +259,8 @@ impl Zero {
         torch.launch("div_.Tensor");
         torch.moves(running.elements.saturating_mul(2 * self.dtype.width()));
         // parts of several ranks are laid side by side once more to be summed (`allreduce_bucket`)
-        let ranks = ranks_of(placed().map(|placed| &placed.range), self.partition);
-        let several = ranks.windows(2).any(|pair| matches!(pair, [a, b] if a != b || self.sums_in_fp32));
-        let side_by_side = several.then(|| {
+        let places = placed().map(|placed| &placed.range);
+        let side_by_side = are_of_several(places, self.partition, self.sums_in_fp32).then(|| {
             torch.launch("cat");
             buffer(torch, running.elements, self.dtype, "gradients side by side")
         });
