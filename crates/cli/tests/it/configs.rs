@@ -492,3 +492,22 @@ fn the_text_model_of_a_larger_one() {
     let said = bench.refusal("plan config.json");
     assert!(said.contains("(/text_config/hidden_size)"), "{said}");
 }
+
+/// Gemma 3's files of models that see have what differs from `Gemma3TextConfig` alone; a slip is no key that is left out.
+#[test]
+fn what_gemma3_files_leave_out_is_its_own() {
+    let text = json!({"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 2, "sliding_window": 1024});
+    let config =
+        |text: &Value| json!({"model_type": "gemma3", "text_config": text, "vision_config": {}}).to_string();
+    let bench = Bench::new().file("config.json", config(&text));
+    let out = bench.answer("plan config.json --seq-len 32");
+    for says in ["vocab_size = 262208", "num_attention_heads = 8"] {
+        assert!(out.split_whitespace().collect::<Vec<_>>().join(" ").contains(says), "{says}: {out}");
+    }
+    let mut slip = text;
+    slip["vocab_sise"] = json!(1000);
+    let bench = Bench::new().file("config.json", config(&slip));
+    let said = bench.refusal("plan config.json --seq-len 32");
+    assert!(said.contains("did you mean `vocab_size`"), "{said}");
+}

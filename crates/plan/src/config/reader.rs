@@ -2,7 +2,6 @@
 
 use super::{Activation, Shape, Window};
 use crate::model::{FAMILIES, Family};
-use crate::options::MOST_BLOCKS;
 use crate::torch::Dtype;
 use peakledger_core::printable;
 use peakledger_input::{Problem, Source, json, misspelt, misspelt_name, quoted};
@@ -10,8 +9,8 @@ use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// More layers than any model has, and as many as a step can run; a larger number is a slip.
-const MAX_LAYERS: u64 = MOST_BLOCKS;
+/// More layers than any model has; a larger number is a slip.
+const MAX_LAYERS: u64 = 1 << 14;
 /// Larger than any width or vocabulary in use; keeps products of two of them far from 64 bits.
 const MAX_SIZE: u64 = 1 << 28;
 
@@ -51,6 +50,8 @@ pub(crate) struct Reader<'a> {
     within: Option<(&'static str, String)>,
     /// What was left out and filled in.
     pub(crate) defaults: Vec<String>,
+    /// What sizes are where the file leaves them out, as files of the family do.
+    left_out: &'static [(&'static str, u64)],
     /// The keys that were asked for.
     asked: RefCell<BTreeSet<&'static str>>,
 }
@@ -70,12 +71,27 @@ impl<'a> Reader<'a> {
         match json::value(source)? {
             Value::Object(fields) => {
                 let (fields, within) = text_model(fields);
-                Ok(Reader { source, fields, within, defaults: Vec::new(), asked: RefCell::default() })
+                let (defaults, asked) = (Vec::new(), RefCell::default());
+                Ok(Reader { source, fields, within, defaults, left_out: &[], asked })
             }
             _ => Err(source
                 .problem("a model's config is a JSON object")
                 .mend("pass the config.json of a model")),
         }
+    }
+
+    /// Takes these sizes for what the file leaves out: it was written without what is the family's default.
+    pub(crate) fn leaving_out(&mut self, sizes: &'static [(&'static str, u64)]) {
+        self.left_out = sizes;
+        let left_out = sizes.iter().filter(|(key, _)| self.is_left_out(key));
+        let left_out: Vec<String> = left_out.map(|(key, size)| format!("{key} = {size}")).collect();
+        self.defaults.extend(left_out);
+    }
+
+    /// Whether the file neither has a key nor one that is a slip for it.
+    fn is_left_out(&self, key: &str) -> bool {
+        let others = || self.fields.keys().map(String::as_str);
+        !self.fields.contains_key(key) && misspelt(key, others()).is_none()
     }
 
     /// The value of a key, which is known by that.
@@ -373,7 +389,9 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn number(&self, keys: &[&'static str], limit: u64) -> Result<u64, Problem> {
-        self.optional_number(keys, limit)?.ok_or_else(|| {
+        let own = |key: &&str| self.left_out.iter().find(|(own, _)| own == key).map(|(_, size)| *size);
+        let left_out = keys.first().filter(|key| self.is_left_out(key)).and_then(own);
+        self.optional_number(keys, limit)?.or(left_out).ok_or_else(|| {
             let (first, others) =
                 keys.split_first().map_or(("", &[][..]), |(first, others)| (*first, others));
             let also = match others {

@@ -58,7 +58,18 @@ pub(super) fn read_gemma2(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blu
     Ok((shape, Arc::new(Gemma { attention_softcap, logit_softcap, ..gemma })))
 }
 
+/// What `Gemma3TextConfig` has where a file says nothing (`configuration_gemma3.py`, transformers 5): files of models that see
+/// have in their `text_config` only what differs from it.
+const OF_GEMMA3: &[(&str, u64)] = &[
+    ("vocab_size", 262_208),
+    ("hidden_size", 2304),
+    ("intermediate_size", 9216),
+    ("num_hidden_layers", 26),
+    ("num_attention_heads", 8),
+];
+
 pub(super) fn read_gemma3(reader: &mut Reader<'_>) -> Result<(Shape, Arc<dyn Blueprint>), Problem> {
+    reader.leaving_out(OF_GEMMA3);
     let (mut shape, gemma) = read(reader, 131_072)?;
     let pattern = reader.layer("sliding_window_pattern")?.filter(|n| *n > 0).unwrap_or(6);
     shape.window = reader.window(&shape, 4096, true, |layer| (u64::from(layer) + 1) % pattern != 0)?;
