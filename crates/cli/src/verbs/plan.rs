@@ -128,6 +128,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     Ok(answer(planned.report().verdict(), args.exit_code))
 }
 
+/// More states than these are the better part of a gigabyte of text, some 190 bytes for each.
+const MOST_SAVED: usize = 4_000_000;
+
 /// What arguments ask, as far as it can be checked before any file is read.
 pub(crate) struct Question {
     pub(crate) asked: Resolved,
@@ -188,7 +191,7 @@ impl Planned {
         let look = |plan: &Plan| {
             let reservation = Reservation::of(plan, question.settings, card.as_ref(), step);
             let figures = RankFigures::of(plan, card.as_ref(), step, reservation);
-            (figures.needed(), figures)
+            (plan.needs(figures.needed(), step), figures)
         };
         let run =
             |args: &StepArgs, shown| plan_ranks(&architecture, &args.options(card.as_ref())?, shown, look);
@@ -265,6 +268,13 @@ impl Planned {
     /// The ledger of the step: the steady one unless the first alone is shown.
     pub(crate) fn ledger(&self) -> Result<LedgerFile, Problem> {
         let step = self.step.unwrap_or(Step::Steady);
+        let storages = self.plan.storages();
+        if storages > MOST_SAVED {
+            let cause =
+                format!("the step makes {storages} storages, and a ledger is saved of up to {MOST_SAVED}");
+            return Err(Problem::in_option("--save", cause)
+                .mend("save it with fewer micro-batches: from the second on they are alike"));
+        }
         let ledger = self.plan.ledger(step).map_err(|error| Problem::anywhere(error.to_string()))?;
         let ops = self.plan.step(step).phases.iter().map(|phase| Some(phase.place().into())).collect();
         let (model, step) = (&self.name, step.as_str());

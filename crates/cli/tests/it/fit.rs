@@ -483,7 +483,7 @@ fn what_is_refused() {
         ("--gpu h10", None, "`h10` is not known"),
         ("--gpu 0GiB", None, "`0GiB` is no memory at all"),
         ("--gpu 1GiB --batch 0", None, "0 sequences"),
-        ("--gpu 1GiB --gradient-accumulation-steps 99999", None, "more than 16384 blocks"),
+        ("--gpu 1GiB --gradient-accumulation-steps 99999", None, "more than 65536 blocks"),
         ("--gpu 1GiB --optimizer adafactor --optimizer-impl fused", None, "forloop"),
         ("--gpu 1GiB --lora r=8,targets=w1", None, "no linear module named `w1`"),
         ("--gpu 1GiB --format html", None, "no `html` report"),

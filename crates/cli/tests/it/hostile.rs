@@ -210,3 +210,26 @@ fn many_phases_are_compared_soon() {
     assert!(out.contains("\"a0\"") && out.contains("\"b49999\""));
     assert!(started.elapsed() < Duration::from_secs(20), "each phase was looked for among all others");
 }
+
+/// Micro-batches that are alike are run a few times, so a step may have many; what is written out one by one may not.
+#[test]
+fn many_micro_batches_are_planned_and_more_are_refused_at_once() {
+    let config = r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
+        "num_hidden_layers": 80, "num_attention_heads": 2, "max_position_embeddings": 32}"#;
+    let bench =
+        Bench::new().file("config.json", config).file("deep.json", config.replace("80", "1000000000"));
+    bench.answer("plan config.json --gradient-accumulation-steps 512");
+    let said = bench.refusal("plan config.json --gradient-accumulation-steps 512 --save ledger.json");
+    assert!(said.contains("`--save`: the step makes") && said.contains("fewer micro-batches"), "{said}");
+    assert!(!bench.path("ledger.json").exists());
+    let started = Instant::now();
+    for arguments in [
+        "plan config.json --gradient-accumulation-steps 4294967295",
+        "plan config.json --gradient-accumulation-steps 512 --gpus 2 --zero 2",
+        "plan deep.json",
+    ] {
+        let said = bench.refusal(arguments);
+        assert!(said.contains("more than") || said.contains("num_hidden_layers"), "{arguments}: {said}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(2));
+}

@@ -206,8 +206,8 @@ fn worlds_that_cannot_be() {
         ("--tp 2 --etp 2", "`--etp`: the model has no experts"),
         ("--pp 2 --recompute layers:4", "there is no layer 4 of 4"),
         (
-            "--pp 4 --gradient-accumulation-steps 16384",
-            "1 layers of a stage and its ends × 16384 micro-batches",
+            "--pp 4 --gradient-accumulation-steps 65536",
+            "1 layers of a stage and its ends × 65536 micro-batches",
         ),
         ("--pp 2 --hold-outputs", "keeps what the last stage puts out"),
         ("--pp 2 --fused-loss", "computes the loss from the logits"),

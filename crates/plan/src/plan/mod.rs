@@ -223,6 +223,11 @@ impl Plan {
         self.whole.get_or_init(|| whole(&self.folded, &self.architecture, &self.options, self.seq_len))
     }
 
+    /// How many storages the step makes.
+    pub fn storages(&self) -> usize {
+        self.tape().stored.len()
+    }
+
     /// One of the steps.
     pub fn step(&self, step: Step) -> &StepPlan {
         match step {
