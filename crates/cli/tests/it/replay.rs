@@ -1,8 +1,8 @@
 //! `replay` from outside: a small step of the tests' own writer and a saved plan, in each format, and what is refused.
 
-use crate::own::step;
+use crate::own::{self, BASE, block, event, stack, step};
 use crate::support::Bench;
-use crate::writer::pickle;
+use crate::writer::{Py, dict, pickle};
 use insta::assert_snapshot;
 use serde_json::Value;
 
@@ -202,4 +202,28 @@ fn what_cannot_be_replayed_is_told() {
         assert_eq!(run.code, Some(2), "{arguments}");
         assert!(run.err.starts_with(says) && run.err.contains("help: "), "{arguments}\n{}", run.err);
     }
+}
+
+/// A segment of 200 MiB for 150 MiB is none that the allocator asks for: what was recorded is not what the replay has.
+#[test]
+fn a_trace_that_is_not_followed_keeps_its_own_figure() {
+    let (segment, size) = (200 << 20, 150 << 20);
+    let events =
+        vec![event("segment_alloc", BASE, segment, 10, stack(1)), event("alloc", BASE, size, 20, stack(1))];
+    let blocks = vec![
+        block(BASE, size, size, "active_allocated", stack(1)),
+        block(BASE + size, segment - size, 0, "inactive", stack(1)),
+    ];
+    let step = dict([
+        ("segments", Py::List(vec![own::segment(0, BASE, segment, blocks)])),
+        ("device_traces", Py::List(vec![Py::List(events)])),
+    ]);
+    let out = Bench::new().file("hand.pickle", pickle(&step, 4)).answer("replay hand.pickle");
+    assert!(!out.contains("as recorded") && out.contains("its own settings"), "{out}");
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("reserved 150.00 MiB at most")
+            && words.contains("the trace itself has 200.00 MiB reserved at most"),
+        "{out}"
+    );
 }

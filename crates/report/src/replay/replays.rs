@@ -58,6 +58,8 @@ pub(crate) struct Followed {
     pub(crate) given: u64,
     /// Those that the replay asked for, at the same point and as large.
     pub(crate) asked: u64,
+    /// What the trace says was reserved at most.
+    pub(crate) reserved: u64,
 }
 
 /// The settings that people try first.
@@ -97,7 +99,7 @@ impl Replays {
         };
         let script = &measured.script;
         let (recorded, left) = script.run(measured.settings, measured.device()).ok_or_else(too_large)?;
-        let followed = Followed::of(script, &recorded, &left);
+        let followed = Followed::of(&measured, &recorded, &left);
         let card = Limits { card: asked.card, room: measured.room, script };
         let mut runs = vec![recorded];
         if asked.card.is_some() {
@@ -192,11 +194,12 @@ impl Limits<'_> {
 }
 
 impl Followed {
-    fn of(script: &Script, outcome: &Outcome, left: &Recorded) -> Followed {
+    fn of(measured: &Measured, outcome: &Outcome, left: &Recorded) -> Followed {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let asked = left.matched;
         let given = asked.saturating_add(left.strayed.max(count(left.left_over())));
-        Followed { blocks: count(script.placed.len()), in_place: outcome.in_place, given, asked }
+        let (blocks, reserved) = (count(measured.script.placed.len()), measured.reserved_peak);
+        Followed { blocks, in_place: outcome.in_place, given, asked, reserved }
     }
 
     /// Whether every block and every segment is where the trace has it.

@@ -43,7 +43,11 @@ impl ReplayReport<'_> {
     }
 
     fn first_name(&self) -> &'static str {
-        if self.replays.followed.is_some() { "as recorded" } else { "torch's defaults" }
+        match self.replays.followed {
+            Some(followed) if followed.is_exact() => "as recorded",
+            Some(_) => "its own settings",
+            None => "torch's defaults",
+        }
     }
 
     /// What a run is called: its settings.
@@ -92,9 +96,15 @@ impl ReplayReport<'_> {
             let blocks = count(number(followed.blocks), "block", "blocks");
             format!("the replay puts each of {blocks} where the trace has it{segments}")
         } else {
+            let recorded = match followed.reserved {
+                reserved if self.first().is_some_and(|run| run.peak.totals.reserved == reserved) => {
+                    String::new()
+                }
+                reserved => format!("; the trace itself has {} reserved at most", bytes(reserved)),
+            };
             format!(
                 "the replay puts {} of {} blocks where the trace has them, and {} of {} segments come and go when they \
-                 did: so far is it from exact",
+                 did: so far is it from exact{recorded}",
                 followed.in_place, followed.blocks, followed.asked, followed.given
             )
         })
