@@ -232,7 +232,7 @@ impl Shared {
     }
 
     fn workspace_bytes(&self) -> u64 {
-        let is_recent = self.capability.is_none_or(|(major, _)| major >= 9);
+        let is_recent = self.capability.is_some_and(|(major, _)| major >= 9);
         if is_recent { (32 << 20) + 1024 } else { 4 << 20 }
     }
 

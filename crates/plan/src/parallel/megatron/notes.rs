@@ -148,8 +148,12 @@ fn training_loop(plan: &Plan) -> String {
 
 fn kernels(plan: &Plan) -> String {
     let workspace = Bytes::new(cublas_workspace_of_torch_2_10(plan.options.capability));
+    let of_card = match plan.options.capability {
+        Some(_) => "",
+        None => ", all as on an A100 (sm80) while --gpu names no card",
+    };
     format!(
         "two cuBLAS workspaces of {workspace} for the head's products, for the loop's thread and autograd's, and Transformer \
-         Engine's own"
+         Engine's own{of_card}"
     )
 }
