@@ -32,10 +32,17 @@ impl FromStr for LoraArg {
         if text.trim().is_empty() {
             return Err(wrong("its value is missing".to_owned()));
         }
-        let mut seen = Vec::new();
+        let mut seen: Vec<&str> = Vec::new();
         for part in text.split(',').map(str::trim) {
             let Some((key, value)) = part.split_once('=') else {
-                return Err(wrong(format!("{} is not KEY=VALUE", quoted(part))));
+                let cause = format!("{} is not KEY=VALUE", quoted(part));
+                return Err(match seen.last().copied() {
+                    // a list of names takes a plus between them
+                    Some(list @ ("targets" | "save")) => {
+                        Problem::anywhere(cause).mend(format!("join names by `+`: `{}`", joined(text, list)))
+                    }
+                    _ => wrong(cause),
+                });
             };
             let is = |what: &str| wrong(format!("`{key}` is {what}, not {}", quoted(value)));
             match key {
@@ -82,4 +89,13 @@ impl FromStr for LoraArg {
             _ => Ok(LoraArg(Some(lora))),
         }
     }
+}
+
+/// The list of that name with all that follows it up to the next key, joined as it is written: `targets=q_proj+v_proj`.
+fn joined(text: &str, list: &str) -> String {
+    let parts = text.split(',').map(str::trim);
+    let mut of_list = parts.skip_while(|part| part.split_once('=').is_none_or(|(key, _)| key != list));
+    let first = of_list.next().unwrap_or_default();
+    let names = of_list.take_while(|part| !part.contains('='));
+    std::iter::once(first).chain(names).collect::<Vec<_>>().join("+")
 }

@@ -5,6 +5,7 @@ use crate::step_args::Parts;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use peakledger_core::Bytes;
 use peakledger_input::{Problem, quoted};
+use peakledger_plan::catalogue::several_cards;
 use peakledger_plan::options::{Frozen, Offload, Recompute};
 
 /// How `--lora` is written, with the defaults of what may be left out.
@@ -34,6 +35,9 @@ pub(crate) fn count<N: TryFrom<u64>>(text: &str) -> Result<N, Problem> {
             Some(Err(_)) => Err(wrong("is too large", "check the number")),
             None => Err(wrong("is more than 2^32", "check the number")),
         };
+    }
+    if let Some(mend) = several_cards(text) {
+        return Err(wrong("is not a whole number", &mend));
     }
     Err(wrong("is not a whole number", "it is a whole number of 1 or more, in plain digits"))
 }

@@ -31,6 +31,16 @@ fn numbers_that_are_none_are_told_what_they_are() {
             "error: `--momentum`: `much` is not a number\n  help: use a number".to_owned(),
         ),
         (["--momentum", "-0.5"], "error: `--momentum`: -0.5 is no momentum\n  help: use a number".to_owned()),
+        (
+            ["--gpus", "8xh100-80gb"],
+            "error: `--gpus`: `8xh100-80gb` is not a whole number\n  help: write `--gpu h100-80gb --gpus 8`"
+                .to_owned(),
+        ),
+        (
+            ["--lora", "r=8,targets=q_proj,v_proj,dropout=0.1"],
+            "error: `--lora`: `v_proj` is not KEY=VALUE\n  help: join names by `+`: `targets=q_proj+v_proj`"
+                .to_owned(),
+        ),
         (["--lora", "r=x"], "error: `--lora`: `r` is a whole number from 1 to 65536, not `x`".to_owned()),
     ] {
         let said = refused(&arguments);

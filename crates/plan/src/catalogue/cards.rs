@@ -137,7 +137,7 @@ pub fn card(name: &str) -> Result<Card, Problem> {
         several => {
             let sizes = several.iter().map(|Known { card, .. }| format!("`{}` ({})", card.name, card.total));
             let mend = format!("name one: {}", sizes.collect::<Vec<_>>().join(", "));
-            let cause = format!("there are several cards {}", quoted(name));
+            let cause = format!("{SEVERAL} {}", quoted(name));
             return Err(Problem::in_option("--gpu", cause).mend(mend));
         }
     }
@@ -146,12 +146,34 @@ pub fn card(name: &str) -> Result<Card, Problem> {
         let (full_name, capability, context, speeds) = (None, None, None, None);
         return Ok(Card { name, full_name, total, capability, source, context, speeds });
     }
+    if let Some(mend) = several_cards(name) {
+        return Err(Problem::in_option("--gpu", format!("{} are several cards", quoted(name))).mend(mend));
+    }
     let names: Vec<&str> = cards().map(|card| card.name.as_str()).collect();
     let meant = meant(name, &names);
     let mend =
         format!("{meant}`peakledger list gpus` shows the known ones; an amount such as 80GiB works too");
     Err(Problem::in_option("--gpu", format!("the card {} is not known", quoted(name))).mend(mend))
 }
+
+/// How `8xH100` is asked for, as people write eight cards of a name; nothing where it is something else.
+pub fn several_cards(text: &str) -> Option<String> {
+    fn of(text: &str) -> Option<(u32, &str)> {
+        let (count, name) = text.split_once(['x', 'X', '×', '*'])?;
+        Some((count.trim().parse().ok().filter(|count| *count > 0)?, name.trim()))
+    }
+    let (count, name) = of(text.trim()).filter(|(_, name)| of(name).is_none())?;
+    match card(name) {
+        Ok(_) => Some(format!("write `--gpu {name} --gpus {count}`")),
+        Err(problem) if problem.cause.starts_with(SEVERAL) => {
+            Some(format!("write `--gpu NAME --gpus {count}`; {}", problem.mend.unwrap_or_default()))
+        }
+        Err(_) => None,
+    }
+}
+
+/// How it is said that a name is that of more than one card.
+const SEVERAL: &str = "there are several cards";
 
 /// A name of the catalogue without the memory at its end: `h100` of `h100-80gb` as of `h100-94gb`.
 fn without_size(name: &str) -> &str {
@@ -236,6 +258,18 @@ mod tests {
             );
             assert!(sizes.iter().all(|size| said.contains(size)), "{said}");
         }
+    }
+
+    #[test]
+    fn several_cards_are_one_name_and_a_number() {
+        let mend = |text: &str| card(text).unwrap_err().mend.unwrap();
+        assert_eq!(mend("8xh100-80gb"), "write `--gpu h100-80gb --gpus 8`");
+        assert_eq!(mend("2 x RTX4090"), "write `--gpu RTX4090 --gpus 2`");
+        assert_eq!(mend("4x80GiB"), "write `--gpu 80GiB --gpus 4`");
+        let said = mend("8xH100");
+        assert!(said.starts_with("write `--gpu NAME --gpus 8`; name one: `h100-80gb` ("), "{said}");
+        assert_eq!(several_cards("2x2xh100"), None);
+        assert_eq!(several_cards("8xh1000"), None);
     }
 
     #[test]

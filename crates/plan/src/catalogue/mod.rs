@@ -8,6 +8,6 @@ mod meant;
 mod models;
 mod speeds;
 
-pub use cards::{CUDA_CONTEXT, Card, card, cards};
+pub use cards::{CUDA_CONTEXT, Card, card, cards, several_cards};
 pub use models::{Model, ModelFile, models, open_model};
 pub use speeds::{HostLink, Network, Speeds};
