@@ -29,7 +29,7 @@ class StepOptions(TypedDict, total=False):
     precision: Literal["fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed"]
     """Types of weights and compute (``bf16-mixed``)."""
     weights_dtype: OwnDtype
-    optimizer: Literal["adamw", "adamw-8bit", "sgd", "adafactor", "lion", "muon"]
+    optimizer: Literal["adamw", "adamw-8bit", "adamw-32bit", "sgd", "adafactor", "lion", "muon"]
     """The optimizer (``adamw``)."""
     optimizer_impl: Literal["foreach", "fused", "forloop"]
     momentum: float

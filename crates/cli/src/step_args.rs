@@ -136,6 +136,7 @@ values!(OwnDtypeArg for Option<Dtype> {
 values!(OptimizerArg for OptimizerKind {
     AdamW = "adamw" => OptimizerKind::AdamW,
     AdamW8bit = "adamw-8bit" => OptimizerKind::AdamW8bit,
+    AdamW32bit = "adamw-32bit" => OptimizerKind::AdamW32bit,
     Sgd = "sgd" => OptimizerKind::Sgd,
     Adafactor = "adafactor" => OptimizerKind::Adafactor,
     Lion = "lion" => OptimizerKind::Lion,

@@ -79,7 +79,7 @@ pub(crate) fn changes(options: &Options, saved_in: Option<Dtype>) -> Vec<Change>
     let adamw = options.optimizer == OptimizerKind::AdamW;
     let fused = options.optimizer_impl == Some(OptimizerImpl::Fused);
     let can_be_fused = adamw || options.optimizer == OptimizerKind::Sgd;
-    let on_host = options.optimizer != OptimizerKind::AdamW8bit; // its kernels are the card's
+    let on_host = !matches!(options.optimizer, OptimizerKind::AdamW8bit | OptimizerKind::AdamW32bit); // their kernels are the card's
     let list = [
         (options.recompute == Recompute::None).then(|| (RECOMPUTE.0, RECOMPUTE.1.to_owned())),
         (can_be_fused && !fused).then(|| ("fused", "--optimizer-impl fused".to_owned())),

@@ -241,6 +241,11 @@ impl Plan {
         }
         let (options, stored) = (&self.options, self.options.weights().as_str());
         let gradients = options.grad_dtype.unwrap_or(options.weights()).as_str();
+        // its moments have types of their own, which are said of the optimizer
+        let of_bitsandbytes = matches!(
+            options.optimizer,
+            OptimizerKind::AdamW8bit | OptimizerKind::AdamW32bit | OptimizerKind::Lion
+        );
         let kept = match (&options.lora, options.master_weights) {
             (None, Some(masters)) => {
                 let (masters, summed) = (
@@ -257,14 +262,22 @@ impl Plan {
             }
             (None, None) => {
                 let routers = if self.routers_in_fp32() { " (the routers' in fp32)" } else { "" };
-                format!("weights, gradients and optimizer state in {stored}{routers}")
+                match of_bitsandbytes {
+                    true => format!("weights and gradients in {stored}{routers}"),
+                    false => format!("weights, gradients and optimizer state in {stored}{routers}"),
+                }
             }
             (Some(lora), _) => {
                 let (weights, dtype) = (
                     if options.quantize.is_some() { "other weights" } else { "weights" },
                     lora.dtype.as_str(),
                 );
-                format!("{weights} in {stored}, adapters with their gradients and optimizer state in {dtype}")
+                match of_bitsandbytes {
+                    true => format!("{weights} in {stored}, adapters with their gradients in {dtype}"),
+                    false => format!(
+                        "{weights} in {stored}, adapters with their gradients and optimizer state in {dtype}"
+                    ),
+                }
             }
         };
         match options.precision.autocast() {
@@ -342,6 +355,9 @@ impl Plan {
                 format!(
                     "AdamW8bit (bitsandbytes; 8-bit moments for every parameter of 4096 numbers or more){clip}"
                 )
+            }
+            OptimizerKind::AdamW32bit => {
+                format!("AdamW32bit (bitsandbytes; moments in fp32 for every parameter){clip}")
             }
             OptimizerKind::Sgd if self.options.momentum => {
                 format!("SGD with momentum ({implementation}){clip}")

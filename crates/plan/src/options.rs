@@ -190,6 +190,7 @@ impl Options {
         }
         let of_bitsandbytes = match self.optimizer {
             OptimizerKind::AdamW8bit => Some("AdamW8bit"),
+            OptimizerKind::AdamW32bit => Some("AdamW32bit"),
             OptimizerKind::Lion => Some("Lion"),
             _ => None,
         };
@@ -352,8 +353,12 @@ impl Options {
                 "master weights and gradient buffers are planned with an optimizer on the device alone";
             return wrong("--offload", cause, "leave out --master-weights and --grad-dtype, or the offload");
         }
-        if on_host && self.optimizer == OptimizerKind::AdamW8bit {
-            let cause = "bitsandbytes' AdamW8bit runs on the device alone";
+        let on_the_device = match self.optimizer {
+            OptimizerKind::AdamW8bit => Some("bitsandbytes' AdamW8bit runs on the device alone"),
+            OptimizerKind::AdamW32bit => Some("bitsandbytes' AdamW32bit is planned on the device alone"),
+            _ => None,
+        };
+        if let Some(cause) = on_the_device.filter(|_| on_host) {
             return wrong("--offload", cause, "use --optimizer adamw");
         }
         // DeepSpeed takes the norm as it reduces, and clips on the host
@@ -368,6 +373,31 @@ impl Options {
 }
 
 impl Options {
+    /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when and where
+    /// things are computed and kept.
+    pub fn trains_as(&self, other: &Options) -> bool {
+        let sequences = |o: &Options| o.sequences().ok();
+        let types = |o: &Options| (o.weights(), o.compute(), o.parallel.data.reduce_dtype);
+        let (mine, theirs) = (self, other);
+        let alike = Options {
+            micro_batch_size: theirs.micro_batch_size,
+            gradient_accumulation_steps: theirs.gradient_accumulation_steps,
+            optimizer_impl: theirs.optimizer_impl,
+            attention: theirs.attention,
+            expand_kv: theirs.expand_kv,
+            recompute: theirs.recompute,
+            loss_in_model: theirs.loss_in_model,
+            fused_loss: theirs.fused_loss,
+            offload: theirs.offload,
+            offload_layers: theirs.offload_layers,
+            offload_prefetch: theirs.offload_prefetch,
+            hold_outputs: theirs.hold_outputs,
+            parallel: theirs.parallel.clone(),
+            ..mine.clone()
+        };
+        alike == *theirs && sequences(mine) == sequences(theirs) && types(mine) == types(theirs)
+    }
+
     /// Sequences of a step, those of all ranks together.
     ///
     /// # Errors
@@ -503,6 +533,8 @@ pub enum OptimizerKind {
     AdamW,
     /// `bitsandbytes.optim.AdamW8bit`
     AdamW8bit,
+    /// `bitsandbytes.optim.AdamW32bit`, with moments of 32 bits.
+    AdamW32bit,
     /// `torch.optim.SGD`
     Sgd,
     /// `torch.optim.Adafactor`, a parameter at a time.

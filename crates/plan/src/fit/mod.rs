@@ -136,26 +136,7 @@ impl Fit {
     /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when and where
     /// things are computed and kept.
     pub fn trains_as(&self, other: &Fit) -> bool {
-        let sequences = |o: &Options| o.sequences().ok();
-        let types = |o: &Options| (o.weights(), o.compute(), o.parallel.data.reduce_dtype);
-        let (mine, theirs) = (&self.options, &other.options);
-        let alike = Options {
-            micro_batch_size: theirs.micro_batch_size,
-            gradient_accumulation_steps: theirs.gradient_accumulation_steps,
-            optimizer_impl: theirs.optimizer_impl,
-            attention: theirs.attention,
-            expand_kv: theirs.expand_kv,
-            recompute: theirs.recompute,
-            loss_in_model: theirs.loss_in_model,
-            fused_loss: theirs.fused_loss,
-            offload: theirs.offload,
-            offload_layers: theirs.offload_layers,
-            offload_prefetch: theirs.offload_prefetch,
-            hold_outputs: theirs.hold_outputs,
-            parallel: theirs.parallel.clone(),
-            ..mine.clone()
-        };
-        alike == *theirs && sequences(mine) == sequences(theirs) && types(mine) == types(theirs)
+        self.options.trains_as(&other.options)
     }
 }
 

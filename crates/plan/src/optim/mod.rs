@@ -4,6 +4,7 @@
 
 mod adafactor;
 mod adamw;
+mod adamw_32bit;
 mod adamw_8bit;
 mod clip;
 mod grad_scaler;
@@ -45,6 +46,7 @@ impl Optimizer {
         let make = |(index, parameter): (usize, &Parameter)| match kind {
             OptimizerKind::AdamW => adamw::state(parameter, implementation),
             OptimizerKind::AdamW8bit => adamw_8bit::state(parameter, first_8bit == Some(index)),
+            OptimizerKind::AdamW32bit => adamw_32bit::state(parameter),
             OptimizerKind::Sgd => sgd::state(parameter, implementation, momentum),
             OptimizerKind::Adafactor => adafactor::state(parameter),
             OptimizerKind::Lion => lion::state(parameter),
@@ -61,6 +63,7 @@ impl Optimizer {
         match self.kind {
             OptimizerKind::AdamW => adamw::step(torch, parameters, self.implementation),
             OptimizerKind::AdamW8bit => adamw_8bit::step(torch, parameters),
+            OptimizerKind::AdamW32bit => adamw_32bit::step(torch, parameters),
             OptimizerKind::Sgd => sgd::step(torch, parameters, self.implementation, self.momentum),
             OptimizerKind::Adafactor => adafactor::step(torch, parameters),
             OptimizerKind::Lion => lion::step(torch, parameters),

@@ -55,6 +55,15 @@ fn one_moment_of_lion() {
     assert_eq!(states["model.norm.weight.state1"], 512);
 }
 
+/// `bitsandbytes.optim.AdamW32bit`: eight bytes a number, though the numbers have two.
+#[test]
+fn two_moments_of_32_bits() {
+    let states = states_under(OptimizerKind::AdamW32bit);
+    assert_eq!(states.len(), 22);
+    assert_eq!(states["model.embed_tokens.weight.state1"], 256_000);
+    assert_eq!(states["model.embed_tokens.weight.state2"], 256_000);
+}
+
 /// Of Muon for the matrices of the layer, of AdamW for the embedding and the norms.
 #[test]
 fn muon_takes_the_matrices_of_layers() {

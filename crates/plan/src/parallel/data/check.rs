@@ -161,6 +161,7 @@ impl Options {
         let optimizer = match self.optimizer {
             OptimizerKind::AdamW | OptimizerKind::Sgd => None,
             OptimizerKind::AdamW8bit => Some("bitsandbytes' AdamW8bit does not step shards"),
+            OptimizerKind::AdamW32bit => Some("bitsandbytes' AdamW32bit does not step shards"),
             OptimizerKind::Lion => Some("bitsandbytes' Lion does not step shards"),
             OptimizerKind::Adafactor => Some("Adafactor over shards is not planned yet"),
             OptimizerKind::Muon => Some("Muon over shards is not planned yet"),
