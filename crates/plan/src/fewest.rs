@@ -9,6 +9,18 @@ use crate::{Plan, Verdict};
 /// Data parallel ranks beyond this are not looked for.
 const MOST: u32 = 1 << 14;
 
+/// Numbers of whole nodes that are looked at.
+const MOST_NODES: u32 = 8;
+
+/// The fewest GPUs that share a step out so that it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FewestGpus {
+    /// However they lie on nodes.
+    pub gpus: u32,
+    /// Those that fill whole nodes, where it takes more than one.
+    pub in_whole_nodes: Option<u32>,
+}
+
 /// The fewest GPUs with which the rank that needs most fits, at the same sizes of all groups but the data parallel one;
 /// nothing where ranks share out nothing, or where no number fits. Each more is expected to need no more than the one before
 /// it; should it not, the number that is found still fits, and one rank fewer in each group does not.
@@ -16,7 +28,7 @@ pub fn fewest_gpus(
     architecture: &Architecture,
     options: &Options,
     verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
-) -> Option<u32> {
+) -> Option<FewestGpus> {
     if options.parallel.sharding == Sharding::Replicated {
         return None;
     }
@@ -39,7 +51,15 @@ pub fn fewest_gpus(
         let middle = too_few + (enough - too_few) / 2;
         if fits_among(middle) { enough = middle } else { too_few = middle }
     }
-    among(enough).mesh().ok().map(|mesh| mesh.world)
+    let world = |dp: u32| among(dp).mesh().ok().map(|mesh| mesh.world);
+    let (gpus, of_node) = (world(enough)?, options.parallel.gpus_per_node.max(1));
+    let fills_nodes = |dp: &u32| world(*dp).is_some_and(|world| world.is_multiple_of(of_node));
+    let whole = || {
+        let mut filled =
+            (enough..=enough.saturating_add(of_node.saturating_mul(MOST_NODES))).filter(fills_nodes);
+        filled.find(|dp| *dp == enough || fits_among(*dp)).and_then(world)
+    };
+    Some(FewestGpus { gpus, in_whole_nodes: if gpus > of_node { whole() } else { None } })
 }
 
 #[cfg(test)]
@@ -67,12 +87,25 @@ mod tests {
             let verdict =
                 |plan: &Plan| Verdict { needed: plan.device_peak_in(None).phase.device_peak, capacity };
             let scan = (1..).zip(&peaks).find(|(_, peak)| **peak <= capacity).map(|(dp, _)| dp);
-            let found = fewest_gpus(&architecture, &options, &verdict);
+            let found = fewest_gpus(&architecture, &options, &verdict).map(|found| found.gpus);
             match scan {
                 Some(dp) => assert_eq!(found, Some(dp), "{capacity}"),
                 None => assert!(found.is_none_or(|dp| dp > 8), "{capacity}: {found:?}"),
             }
         }
+        // whole nodes are filled, beyond one
+        let nodes_of = |gpus_per_node: u32| {
+            let parallel = Parallel { gpus_per_node, ..options.parallel.clone() };
+            let options = Options { parallel, ..options.clone() };
+            let capacity = peaks[4];
+            let verdict =
+                |plan: &Plan| Verdict { needed: plan.device_peak_in(None).phase.device_peak, capacity };
+            fewest_gpus(&architecture, &options, &verdict).map(|found| (found.gpus, found.in_whole_nodes))
+        };
+        assert!(peaks[3] > peaks[4], "{peaks:?}");
+        assert_eq!(nodes_of(4), Some((5, Some(8))));
+        assert_eq!(nodes_of(5), Some((5, None)));
+        assert_eq!(nodes_of(1), Some((5, Some(5))));
         let replicated = Options { parallel: Parallel::default(), ..options };
         let anything = |_: &Plan| Verdict { needed: Bytes::ZERO, capacity: Bytes::ZERO };
         assert_eq!(fewest_gpus(&architecture, &replicated, &anything), None);

@@ -59,7 +59,7 @@ pub use budget::{Choice, Choices};
 pub use contributors::Contributor;
 pub use costs::{Picoseconds, TheoreticalTime, Unknown};
 pub use explain::{Explained, Explanation, When};
-pub use fewest::fewest_gpus;
+pub use fewest::{FewestGpus, fewest_gpus};
 pub use fit::{Fit, Largest, Limit};
 pub use layers::Layers;
 pub use notes::Assumption;

@@ -16,7 +16,7 @@ use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Options, Recompute};
 use peakledger_plan::parallel::{Parallel, Shown, Stack, plan_ranks};
-use peakledger_plan::{Choices, Fit, Plan, Verdict, fewest_gpus};
+use peakledger_plan::{Choices, FewestGpus, Fit, Plan, Verdict, fewest_gpus};
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, OffloadRule, Reservation};
 
 /// The change that recomputes and offloads no more layers than it takes.
@@ -235,7 +235,7 @@ impl Trial<'_> {
     }
 
     /// The fewest GPUs that share out the step so that it fits.
-    fn fewest_gpus(&self, options: &Options) -> Option<u32> {
+    fn fewest_gpus(&self, options: &Options) -> Option<FewestGpus> {
         fewest_gpus(&self.architecture, options, &|plan| self.quick(plan).0)
     }
 

@@ -65,6 +65,8 @@ struct FitJson<'a> {
     gradient_accumulation_steps: u32,
     /// The fewest GPUs that share the step out so that it fits; null where it is not shared out, or where none do.
     fewest_gpus: Option<u32>,
+    /// The same of those that fill whole nodes; null where one node is enough.
+    fewest_gpus_in_whole_nodes: Option<u32>,
     rows: Vec<RowJson<'a>>,
     left_out: Vec<LeftOutJson<'a>>,
     /// What must be known beside the verdict.
@@ -130,7 +132,8 @@ impl<'a> FitJson<'a> {
             micro_batch_size: report.fit.options.micro_batch_size,
             seq_len: report.fit.seq_len,
             gradient_accumulation_steps: report.fit.options.gradient_accumulation_steps,
-            fewest_gpus: report.fewest_gpus,
+            fewest_gpus: report.fewest_gpus.map(|fewest| fewest.gpus),
+            fewest_gpus_in_whole_nodes: report.fewest_gpus.and_then(|fewest| fewest.in_whole_nodes),
             rows: report.lines().map(row).collect(),
             left_out: report.left_out.iter().map(|(name, cause)| LeftOutJson { name, cause }).collect(),
             caveats: report.caveats(),

@@ -9,7 +9,7 @@ use crate::figures::{added_time, spare_or_too_much};
 use crate::trade::{Offloaded, front};
 use crate::{Look, OffloadRule, Origins, PlannedOom, Report, Reservation, times, verdict};
 use peakledger_plan::catalogue::Card;
-use peakledger_plan::{Fit, Largest, Limit, Plan, Unknown};
+use peakledger_plan::{FewestGpus, Fit, Largest, Limit, Plan, Unknown};
 use std::io;
 
 /// The name of the row that changes nothing.
@@ -33,7 +33,7 @@ pub struct FitReport<'a> {
     /// What could not be planned: a name, and why.
     pub left_out: &'a [(String, String)],
     /// The fewest GPUs that share the step out so that it fits, where it is shared out.
-    pub fewest_gpus: Option<u32>,
+    pub fewest_gpus: Option<FewestGpus>,
     /// When an offload is worth it.
     pub offload_rule: OffloadRule,
     /// Where the options came from, if configs were read.
@@ -238,14 +238,15 @@ impl FitReport<'_> {
         self.lines().filter_map(|line| Some(format!("{}: {}", line.name, line.offload?.sentence())))
     }
 
-    /// `fewest GPUs with these options: 12, on 2 nodes of 8`: nobody rents a part of a node beside a whole one.
+    /// `fewest GPUs with these options: 18; in whole nodes 24, on 3 of 8`: nobody rents a part of a node beside a whole one.
     fn fewest_line(&self) -> Option<String> {
-        let (gpus, of_node) = (self.fewest_gpus?, self.plan.options.parallel.gpus_per_node);
-        let nodes = match gpus.div_ceil(of_node.max(1)) {
-            0 | 1 => String::new(),
-            nodes => format!(", on {nodes} nodes of {of_node}"),
+        let (fewest, of_node) = (self.fewest_gpus?, self.plan.options.parallel.gpus_per_node.max(1));
+        let nodes = match fewest.in_whole_nodes {
+            None => String::new(),
+            Some(whole) if whole == fewest.gpus => format!(", on {} nodes of {of_node}", whole / of_node),
+            Some(whole) => format!("; in whole nodes {whole}, on {} of {of_node}", whole / of_node),
         };
-        Some(format!("fewest GPUs with these options: {gpus}{nodes}"))
+        Some(format!("fewest GPUs with these options: {}{nodes}", fewest.gpus))
     }
 }
 
