@@ -95,7 +95,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Writes the table; with a line of titles above it where a column has one and there is room.
+    /// Writes the table; with a line of titles above it where a column has one and there is room, and below it which columns have
+    /// none.
     pub(crate) fn write(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let gap = if look.width < 60 { 1 } else { 2 };
         let widths = self.widths(look.width, gap);
@@ -103,7 +104,19 @@ impl Table {
             let titles = self.columns.iter().map(|column| Cell::styled(column.title.as_ref(), look.faint()));
             self.line(out, look, &titles.collect::<Vec<_>>(), &widths, gap)?;
         }
-        self.rows.iter().try_for_each(|row| self.line(out, look, row, &widths, gap))
+        self.rows.iter().try_for_each(|row| self.line(out, look, row, &widths, gap))?;
+        let left_out = self.columns.iter().zip(&widths).filter(|(_, width)| width.is_none());
+        let titles: Vec<&str> =
+            left_out.map(|(column, _)| column.title.as_ref()).filter(|title| !title.is_empty()).collect();
+        // on a phone there is no room for that either
+        if titles.is_empty() || look.width < 60 {
+            return Ok(());
+        }
+        let whole = self.widths(usize::MAX, gap);
+        let whole =
+            whole.iter().flatten().sum::<usize>() + gap * whole.iter().flatten().count().saturating_sub(1);
+        let line = format!("without room: {} (COLUMNS={whole} shows them)", titles.join(", "));
+        prose(out, look, look.faint(), &line)
     }
 
     /// The width of each column; nothing for those that are left out.

@@ -72,6 +72,7 @@ fn a_table() {
     adamw-8bit          no    104.75 KiB too much          7         119
     adafactor           no    104.75 KiB too much          7         125
     by layer            edge  1.90 MiB to spare           10     all 128
+    without room: device peak, theoretical cost (COLUMNS=99 shows them)
 
     these keep the training as it is, up to rounding
     recompute           --recompute full
@@ -235,6 +236,7 @@ fn the_fields_of_json() {
         "Tesla T4 has no bf16 (it is sm75, and bf16 begins with sm80): torch emulates it there, slowly; --precision fp16-mixed plans what is run instead"
       ],
       "fewest_gpus": null,
+      "fewest_gpus_in_whole_nodes": null,
       "gpu": "t4",
       "gradient_accumulation_steps": 3,
       "left_out": [],

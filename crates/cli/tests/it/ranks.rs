@@ -78,6 +78,7 @@ fn the_worst_rank_is_shown_and_the_others_beside_it() {
        ranks  stage  layers  parameters      peak  in                     device
        0      0      0–1        146,176  3.71 MiB  backward.0, steady  19.96 MiB
     ▶  1      1      2–3        146,240  5.14 MiB  backward.1, steady  21.39 MiB
+    without room: reserved (COLUMNS=87 shows them)
 
     device peak 21.39 MiB with the batch and kernel memory, in backward.1 of the
     steady step
