@@ -26,7 +26,7 @@ pub(super) const PASSES: &[&str] = &[
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    reading.count("num_processes", "--gpus")?;
+    reading.count("num_processes", "--gpus");
     if let (Some(machines @ 2..), Some(gpus)) =
         (reading.number("num_machines")?, reading.number("num_processes")?)
         && gpus % machines == 0
@@ -56,7 +56,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     // what belongs to another type is not looked at
     reading.pass_unread(&["fsdp_config", "deepspeed_config", "megatron_lm_config"]);
-    reading.within("parallelism_config", parallelism)?;
+    reading.attempt(|reading| reading.within("parallelism_config", parallelism));
     reading.not_planned_if_set("fp8_config", "fp8");
     let backend = reading.text("dynamo_config/dynamo_backend")?.map(str::to_ascii_uppercase);
     if backend.is_some_and(|backend| backend != "NO") {
@@ -82,7 +82,7 @@ fn of_deepspeed(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.set("--offload", parts.join(","), key);
         }
     }
-    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps")?;
+    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps");
     if let Some(norm) = reading.amount("gradient_clipping")? {
         reading.set("--clip-grad-norm", norm > 0.0, "gradient_clipping");
     }
@@ -92,9 +92,9 @@ fn of_deepspeed(reading: &mut Reading<'_>) -> Result<(), Problem> {
 
 fn of_megatron(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.imply("--stack", "megatron", "distributed_type MEGATRON_LM");
-    reading.count("megatron_lm_tp_degree", "--tp")?;
-    reading.count("megatron_lm_pp_degree", "--pp")?;
-    reading.count("megatron_lm_num_micro_batches", "--gradient-accumulation-steps")?;
+    reading.count("megatron_lm_tp_degree", "--tp");
+    reading.count("megatron_lm_pp_degree", "--pp");
+    reading.count("megatron_lm_num_micro_batches", "--gradient-accumulation-steps");
     if reading.is("megatron_lm_sequence_parallelism")? {
         reading.set("--sp", true, "megatron_lm_sequence_parallelism");
     }

@@ -1,8 +1,9 @@
 //! Axolotl's YAML (`AxolotlInputConfig` in `utils/schemas/config.py` and its parts; `loaders/model.py` for types).
 
 use super::fsdp;
+use super::post_training::by_post_training;
 use super::reading::Reading;
-use super::training_arguments::{Adapters, nested_deepspeed};
+use super::training_arguments::{Adapters, clipping, nested_deepspeed};
 use peakledger_input::{Problem, quoted};
 use serde_json::Value;
 
@@ -100,38 +101,75 @@ pub(super) const PASSES: &[&str] = &[
     "save_safetensors",
     "fsdp_final_state_dict_type",
     "pad_to_multiple_of",
+    "rl_beta",
+    "dpo_*",
+    "kto_*",
+    "orpo_*",
+    "simpo_*",
+    "trl",
+    "lora_on_cpu",
+    "max_packed_sequence_len",
+    "multipack_real_batches",
+    "total_num_tokens",
+    "total_supervised_tokens",
+    "curriculum_sampling",
+    "gpu_memory_limit",
+    "use_ray",
+    "ray_*",
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    refuse(reading)?;
-    reading.model("base_model")?;
+    reading.attempt(other_steps);
+    reading.model("base_model");
     if !reading.has("sequence_len") {
         reading.imply("--seq-len", 512, "sequence_len left out");
     }
-    reading.count("sequence_len", "--seq-len")?;
+    reading.count("sequence_len", "--seq-len");
     reading.imply("--micro-batch-size", 1, "micro_batch_size left out");
-    reading.count("micro_batch_size", "--micro-batch-size")?;
+    reading.count("micro_batch_size", "--micro-batch-size");
     reading.imply("--gradient-accumulation-steps", 1, "gradient_accumulation_steps left out");
-    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps")?;
-    reading.samples("batch_size")?;
-    types(reading)?;
-    adapters(reading)?;
+    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps");
+    reading.samples("batch_size");
+    reading.attempt(types);
+    reading.attempt(adapters);
     if reading.has("optimizer") {
-        reading.optimizer("optimizer")?;
+        reading.optimizer("optimizer");
     } else {
         reading.imply("--optimizer", "adamw", "optimizer left out");
         reading.imply("--optimizer-impl", "fused", "optimizer left out");
     }
-    match reading.amount("max_grad_norm")? {
-        Some(norm) => reading.set("--clip-grad-norm", norm > 0.0, "max_grad_norm"),
-        None => reading.imply("--clip-grad-norm", true, "max_grad_norm left out"),
-    }
-    recompute(reading)?;
-    attention(reading)?;
-    loss(reading)?;
-    many_gpus(reading)?;
+    reading.attempt(clipping);
+    reading.attempt(recompute);
+    reading.attempt(attention);
+    reading.attempt(loss);
+    reading.attempt(many_gpus);
     reading.not_planned_if_set("torch_compile", "torch.compile");
-    reading.not_planned_if_set("neftune_noise_alpha", "noise on the embeddings");
+    for key in ["neftune_noise_alpha", "noisy_embedding_alpha"] {
+        reading.not_planned_if_set(key, "noise on the embeddings");
+    }
+    for key in ["overrides_of_model_config", "overrides_of_model_kwargs"] {
+        reading.not_planned_if_set(key, "another model than its own config has");
+    }
+    for key in
+        ["flash_attn_cross_entropy", "flash_attn_rms_norm", "flash_attn_fuse_mlp", "flash_attn_fuse_qkv"]
+    {
+        reading.not_planned_if_set(key, "flash-attn's kernels: transformers' own modules are planned");
+    }
+    for key in [
+        "unsloth_cross_entropy_loss",
+        "unsloth_lora_mlp",
+        "unsloth_lora_qkv",
+        "unsloth_lora_o",
+        "unsloth_rms_norm",
+        "unsloth_rope",
+    ] {
+        reading.not_planned_if_set(key, "Unsloth's kernels: transformers' own modules are planned");
+    }
+    if reading.peek("batch_flattening").is_some_and(|value| value.as_bool() != Some(false)) {
+        reading.not_planned("batch_flattening", "batches without padding: planned as rows that are full");
+    }
+    reading.pass(&["batch_flattening"]);
+    reading.not_planned_if_set("use_pose", "positions that are skipped");
     reading.not_planned_if_set("tiled_mlp", "MLPs that run in tiles of the sequence");
     reading.not_planned_if_set_without(
         "--offload",
@@ -156,18 +194,19 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
 }
 
 /// What is another step than the one that is planned.
-fn refuse(reading: &mut Reading<'_>) -> Result<(), Problem> {
+fn other_steps(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if let Some(kind) = reading.text("rl")? {
         let cause = format!(
-            "{} trains on more than one model or on what is generated, which is not planned",
+            "{} trains on more than one model or on what is generated, and configs are planned for supervised training alone",
             quoted(kind)
         );
-        return Err(reading.problem("rl", cause).mend("remove it to plan a step of supervised training"));
+        let problem = reading.problem("rl", cause).mend(by_post_training(kind, "remove it"));
+        reading.refuse(problem);
     }
     for key in ["reward_model", "process_reward_model"] {
         if reading.is(key)? {
             let problem = reading.problem(key, "a reward model has another head, which is not planned");
-            return Err(problem.mend("remove it to plan a step of supervised training"));
+            reading.refuse(problem.mend("remove it to plan a step of supervised training"));
         }
     }
     if reading.is("fp8")? {
@@ -242,6 +281,7 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--quantize", "int8", "load_in_8bit");
     }
     reading.not_planned_if_set("peft_use_dora", "DoRA's magnitudes: LoRA is planned");
+    reading.not_planned_if_set("lora_layers_to_transform", "adapters in some layers alone: planned in all");
     reading.not_planned_if_set("peft_layers_to_transform", "adapters in some layers alone: planned in all");
     reading.not_planned_if_set("lora_mlp_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("lora_qkv_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
@@ -333,7 +373,7 @@ fn loss(reading: &mut Reading<'_>) -> Result<(), Problem> {
 }
 
 fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    nested_deepspeed(reading)?;
+    reading.attempt(nested_deepspeed);
     let version = reading.number("fsdp_version")?.unwrap_or(if reading.has("fsdp") { 1 } else { 2 });
     if reading.has("fsdp") || reading.has("fsdp_config") {
         let key = if reading.has("fsdp_config") { "fsdp_config" } else { "fsdp" };
@@ -353,7 +393,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         ("sequence_parallel_degree", "--cp"),
     ] {
         if reading.number(key)?.is_some_and(|size| size > 1) {
-            reading.count(key, option)?;
+            reading.count(key, option);
             if option == "--cp" {
                 reading.note(key, "ring-flash-attn's attention over a shared sequence: torch's is planned");
             }
@@ -369,7 +409,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.set("--dp-shard-size", shards, key);
         }
     }
-    if reading.has("ddp_bucket_cap_mb") {
+    if reading.number("ddp_bucket_cap_mb")?.is_some_and(|size| size != 25) {
         reading.not_planned("ddp_bucket_cap_mb", "planned with DDP's own buckets of 25 MiB");
     }
     Ok(())

@@ -16,9 +16,10 @@ pub(super) type Said = [(String, Option<String>)];
 /// What the files said, the later ones over the earlier.
 #[derive(Default)]
 pub(super) struct Combined {
-    files: Vec<(String, Kind, Input)>,
+    pub(super) files: Vec<(String, Kind, Input)>,
     pub(super) settings: Vec<Setting>,
     pub(super) asks: Vec<Ask>,
+    pub(super) refused: Vec<Problem>,
     not_read: Vec<Unread>,
     not_planned: Vec<LeftOut>,
     model: Option<(ModelAsked, Origin)>,
@@ -99,6 +100,7 @@ impl Combined {
             self.settings.push(setting);
         }
         self.asks.extend(found.asks);
+        self.refused.extend(found.refused);
         self.not_read.extend(found.not_read);
         self.not_planned.extend(found.not_planned);
         self.model = found.model.or(self.model.take());
@@ -122,6 +124,7 @@ impl Combined {
         command: &Command,
     ) -> Result<Resolved, Problem> {
         let said = command::given(&given.matches, command);
+        self.answer_refused(&said)?;
         let is_said = |option: &str| said.iter().any(|(known, _)| known == option);
         if self.is_deepspeed && !is_said("--precision") {
             self.without_autocast();

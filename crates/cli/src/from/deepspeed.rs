@@ -4,6 +4,7 @@ use super::found::ByModel;
 use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::config::Architecture;
+use serde_json::Value;
 
 pub(super) const SIGNS: &[&str] = &[
     "zero_optimization",
@@ -20,6 +21,20 @@ pub(super) const PASSES: &[&str] = &[
     "scheduler",
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
+    "managed_gradient_accumulation",
+    "use_data_before_expert_parallelism",
+    "vocabulary_size",
+    "memory_breakdown",
+    "disable_allgather",
+    "fp32_allreduce",
+    "use_node_local_storage",
+    "data_types/param_dtype",
+    "autotuning",
+    "elasticity",
+    "nebula",
+    "pipeline",
+    "data_efficiency/enabled",
+    "seq_parallel_communication_data_type",
     "prescale_gradients",
     "gradient_predivide_factor",
     "gradient_allreduce_op",
@@ -48,6 +63,46 @@ pub(super) const PASSES: &[&str] = &[
     "zero_optimization/ignore_unused_parameters",
     "zero_optimization/load_from_fp32_weights",
     "zero_optimization/elastic_checkpoint",
+    // `zero/config.py` has it and nothing asks for it
+    "zero_optimization/allgather_partitions",
+    "zero_optimization/legacy_stage1",
+    "zero_optimization/use_multi_rank_bucket_allreduce",
+    "zero_optimization/pipeline_loading_checkpoint",
+    "zero_optimization/override_module_apply",
+    "zero_optimization/log_trace_cache_warnings",
+    "zero_optimization/stage3_log_trace_cache_warnings",
+    "zero_optimization/enable_sanity_checks",
+    "zero_optimization/cpu_offload_use_pin_memory",
+];
+
+/// What of `zero_optimization` is planned as it is by default, and is noted where it is otherwise: the key, its default and what
+/// it asks for else.
+const SWITCHES: &[(&str, bool, &str)] = &[
+    ("reduce_scatter", true, "gradients that are summed whole on every rank: planned as scattered"),
+    ("contiguous_gradients", true, "gradients that are not copied side by side: planned so"),
+    ("compute_grad_norm", true, "a step without the norm of the gradients: planned with it"),
+    ("memory_efficient_linear", true, "torch's own linear function: planned as by default"),
+    ("parameter_alignment", false, "parameters that are aligned in their partitions: planned side by side"),
+    ("zero_quantized_weights", false, "quantized gathering of weights (ZeRO++)"),
+    ("zero_quantized_nontrainable_weights", false, "quantized gathering of frozen weights (ZeRO++)"),
+    ("zero_quantized_gradients", false, "quantized reduction of gradients (ZeRO++)"),
+    (
+        "use_all_reduce_for_fetch_params",
+        false,
+        "parameters that are fetched by an all-reduce: planned as gathered",
+    ),
+    (
+        "stage3_use_all_reduce_for_fetch_params",
+        false,
+        "parameters that are fetched by an all-reduce: planned as gathered",
+    ),
+    ("allgather_sequential", false, "parameters that are gathered one by one: planned together"),
+    ("stage3_allgather_sequential", false, "parameters that are gathered one by one: planned together"),
+    (
+        "save_muon_momentum_buffer_in_memory",
+        false,
+        "Muon's momentum on the card, though the optimizer is on the host",
+    ),
 ];
 
 /// A size that is counted in numbers: its keys, the stage from which on something reads it, what DeepSpeed has where it is left
@@ -126,11 +181,11 @@ const SIZES: &[Size] = &[
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.found.is_deepspeed = true;
-    reading.count("train_micro_batch_size_per_gpu", "--micro-batch-size")?;
-    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps")?;
-    reading.samples("train_batch_size")?;
-    precision(reading)?;
-    optimizer(reading)?;
+    reading.count("train_micro_batch_size_per_gpu", "--micro-batch-size");
+    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps");
+    reading.samples("train_batch_size");
+    reading.attempt(precision);
+    reading.attempt(optimizer);
     if reading.is_auto("gradient_clipping") {
         reading.value("gradient_clipping");
         reading.ask(
@@ -147,7 +202,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
             "DeepSpeed clips to a norm of 1 (GRADIENT_CLIPPING_DEFAULT)",
         );
     }
-    reading.within("zero_optimization", zero)?;
+    reading.attempt(|reading| reading.within("zero_optimization", zero));
     reading.within("activation_checkpointing", |reading| {
         reading.not_planned_if_set(
             "partition_activations",
@@ -169,8 +224,39 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
             .problem("sequence_parallel_size", "DeepSpeed-Ulysses sequence parallelism is not planned");
         return Err(problem.mend("remove it, and say with `--cp N` that ranks share a sequence"));
     }
+    for (key, what) in [
+        ("communication_data_type", "another type in which gradients are sent: planned in their own"),
+        ("sparse_gradients", "sparse gradients of the embedding: planned whole"),
+        ("data_types/buffer_dtype", "another type of the buffers"),
+        ("compression_training", "weights that are compressed while they are trained"),
+        ("weight_quantization", "weights that are quantized"),
+        ("hybrid_engine", "the hybrid engine's copies for generation"),
+        ("progressive_layer_drop", "layers that are dropped"),
+        ("curriculum_learning", "sequences that grow: planned at their whole length"),
+        ("expert_parallel", "DeepSpeed's expert parallelism: `--ep` plans experts that are spread"),
+        ("compile/enabled", "torch.compile"),
+        ("compile/deepcompile", "DeepCompile"),
+        ("amp/enabled", "apex's mixed precision"),
+    ] {
+        if is_enabled(reading, key) {
+            reading.not_planned(key, what);
+        }
+    }
+    reading.pass(&["compile/*", "amp/*", "hybrid_engine", "progressive_layer_drop", "curriculum_learning"]);
+    reading.pass(&["compression_training", "weight_quantization", "expert_parallel"]);
     reading.pass(PASSES);
     Ok(())
+}
+
+/// Whether a key asks for something: a section that says whether it is enabled does by that.
+fn is_enabled(reading: &Reading<'_>, key: &str) -> bool {
+    match reading.peek(key) {
+        None | Some(Value::Bool(false)) => false,
+        Some(Value::Object(section)) => {
+            section.get("enabled").map_or(!section.is_empty(), |enabled| enabled.as_bool() != Some(false))
+        }
+        Some(_) => true,
+    }
 }
 
 /// bf16 and fp16 are weights and gradients in that type; the optimizer steps copies in fp32 (`bf16_optimizer.py`,
@@ -256,6 +342,13 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
             return Err(reading.problem(&key, cause).mend("use stage 3, or offload the optimizer"));
         }
     }
+    // as it was written before 0.5
+    for (key, part) in [("cpu_offload", "optimizer"), ("cpu_offload_param", "parameters")] {
+        if reading.is(key)? && !parts.contains(&part) {
+            parts.push(part);
+            last = key;
+        }
+    }
     if !parts.is_empty() {
         reading.set("--offload", parts.join(","), last);
     }
@@ -287,11 +380,24 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if let Some(overlaps) = overlaps.filter(|_| stage.is_some_and(|stage| stage > 0)) {
         reading.set("--zero-overlap-comm", overlaps, "overlap_comm");
     }
-    if reading.flag("contiguous_gradients")? == Some(false) {
-        reading.not_planned("contiguous_gradients", "gradients that are not copied side by side: planned so");
+    for (key, usual, what) in SWITCHES {
+        if reading.flag(key)?.is_some_and(|asked| asked != *usual) {
+            reading.not_planned(key, what);
+        }
     }
-    reading.not_planned_if_set("zero_quantized_weights", "quantized gathering of weights (ZeRO++)");
-    reading.not_planned_if_set("zero_quantized_gradients", "quantized reduction of gradients (ZeRO++)");
+    for key in ["module_granularity_threshold", "stage3_module_granularity_threshold", "leaf_module"] {
+        reading.not_planned_if_set(key, "modules that are gathered as one: planned as each is used");
+    }
+    for key in ["model_persistence_threshold", "stage3_model_persistence_threshold"] {
+        reading
+            .not_planned_if_set(key, "at most so many numbers that are kept whole: planned without a limit");
+    }
+    reading.not_planned_if_set("zeropp_loco_param", "errors of quantized gradients that are kept (LoCo)");
+    reading.not_planned_if_set("zenflow", "ZenFlow's updates on the host");
+    if reading.number("mics_shard_size")?.is_some_and(|size| size > 1) {
+        reading.not_planned("mics_shard_size", "shards within a part of the ranks (MiCS): planned over all");
+    }
+    reading.pass(&["mics_hierarchical_params_gather"]);
     if reading.number("zero_hpz_partition_size")?.is_some_and(|size| size > 1) {
         reading.not_planned("zero_hpz_partition_size", "a second copy of the weights in each node (ZeRO++)");
     }

@@ -66,6 +66,8 @@ pub(super) enum ModelAsked {
 pub(super) struct Found {
     pub(super) settings: Vec<Setting>,
     pub(super) asks: Vec<Ask>,
+    /// What cannot be, whoever answers what.
+    pub(super) refused: Vec<Problem>,
     pub(super) not_read: Vec<Unread>,
     pub(super) not_planned: Vec<LeftOut>,
     pub(super) model: Option<(ModelAsked, Origin)>,

@@ -32,6 +32,9 @@ const PASSES: &[&str] = &[
     "limit_all_gathers",
     "xla*",
     "forward_prefetch",
+    "min_num_params",
+    "state_dict_config",
+    "optim_state_dict_config",
 ];
 
 /// Reads the config that `key` names, in which `version` of FSDP is taken where it says nothing.
@@ -106,6 +109,12 @@ fn config(reading: &mut Reading<'_>, version: u64) -> Result<(), Problem> {
         if is_first && prefetch.is_some_and(|prefetch| prefetch != "BACKWARD_PRE") {
             reading.not_planned(key, "planned with the next unit fetched early, as FSDP2 does");
         }
+    }
+    for key in spellings("fsdp_mixed_precision_policy", "mixed_precision_policy") {
+        reading.not_planned_if_set(key, "types of FSDP's own: planned with those of the precision");
+    }
+    for key in spellings("fsdp_ignored_modules", "ignored_modules") {
+        reading.not_planned_if_set(key, "modules that stay whole: planned sharded");
     }
     reading.pass(PASSES);
     let prefixed: Vec<String> = PASSES.iter().map(|key| format!("fsdp_{key}")).collect();

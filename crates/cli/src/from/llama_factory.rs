@@ -1,6 +1,7 @@
 //! LLaMA-Factory's YAML (`src/llamafactory/hparams`; `model/adapter.py` and `model/patcher.py` for types): the training
 //! arguments of transformers, and its own.
 
+use super::post_training::by_post_training;
 use super::reading::Reading;
 use super::training_arguments::{self, Adapters, trainer};
 use peakledger_input::{Problem, quoted};
@@ -67,23 +68,30 @@ const PASSES: &[&str] = &[
     "freeze_multi_modal_projector",
     "predict_with_generate",
     "quantization_device_map",
+    "rope_scaling",
+    "train_from_scratch",
+    // of stages that are refused
+    "pref_*",
+    "dpo_label_smoothing",
+    "kto_*",
+    "simpo_gamma",
+    "ppo_*",
+    "ref_model*",
+    "reward_model*",
+    // which layers are frozen is asked for
+    "freeze_trainable_*",
+    "freeze_extra_modules",
     "moe_aux_loss_coef",
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    match reading.text("stage")? {
-        None | Some("sft" | "pt") => {}
-        Some(stage) => {
-            let cause = format!("the stage {} is not planned", quoted(stage));
-            return Err(reading.problem("stage", cause).mend("planned are sft and pt"));
-        }
-    }
-    reading.model("model_name_or_path")?;
+    reading.attempt(stage);
+    reading.model("model_name_or_path");
     if !reading.has("cutoff_len") {
         reading.imply("--seq-len", 2048, "cutoff_len left out");
     }
-    reading.count("cutoff_len", "--seq-len")?;
-    trainer(reading)?;
+    reading.count("cutoff_len", "--seq-len");
+    reading.attempt(trainer);
     if reading.is("enable_liger_kernel")? {
         reading.set("--fused-loss", true, "enable_liger_kernel");
         reading.not_planned(
@@ -102,9 +110,11 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         Some(_) => reading.not_planned_without("--attention", "flash_attn", "planned as sdpa"),
         None => {}
     }
-    let is_lora = finetuning(reading)?;
-    types(reading, is_lora)?;
-    other_optimizers(reading)?;
+    reading.attempt(|reading| {
+        let is_lora = finetuning(reading)?;
+        types(reading, is_lora)
+    });
+    reading.attempt(other_optimizers);
     reading.not_planned_if_set("use_unsloth", "Unsloth's kernels: transformers' own modules are planned");
     reading.not_planned_if_set_without(
         "--offload",
@@ -123,6 +133,23 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.pass(&["fp8_*"]);
     reading.pass(PASSES);
     reading.pass(training_arguments::PASSES);
+    Ok(())
+}
+
+/// The stage: what else than supervised training is another step than is planned of a config.
+fn stage(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    match reading.text("stage")? {
+        None | Some("sft" | "pt") => {}
+        Some("rm") => {
+            let problem =
+                reading.problem("stage", "the stage `rm` trains a reward model, whose head is not planned");
+            reading.refuse(problem.mend("write sft, whose step differs by its head and its loss"));
+        }
+        Some(stage) => {
+            let problem = reading.problem("stage", format!("the stage {} is not planned", quoted(stage)));
+            reading.refuse(problem.mend(by_post_training(stage, "write sft")));
+        }
+    }
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod llama_factory;
 mod megatron;
 mod open;
 pub(crate) mod optimizer;
+mod post_training;
 mod reading;
 mod resolved;
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! What files leave open and nobody answers: all of it in one sentence, so that it is said at once.
+//! What files have that cannot be, and what they leave open and nobody answers: all of it in one sentence, so that it is said at
+//! once.
 
 use super::combine::{Combined, Said};
 use super::found::{Ask, Origin};
-use peakledger_input::Problem;
+use peakledger_input::{Place, Problem};
 
 /// Something to be said yet: its cause, the key that leaves it open, and what answers it.
 struct Open {
@@ -12,6 +13,43 @@ struct Open {
 }
 
 impl Combined {
+    /// Refuses what cannot be, with what is asked beside it.
+    pub(super) fn answer_refused(&mut self, said: &Said) -> Result<(), Problem> {
+        let refused = std::mem::take(&mut self.refused);
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let asked =
+            self.asks.iter().filter(|ask| ask.option != "MODEL" && self.value(ask.option, said).is_none());
+        let asked = asked.map(|ask| ask.origin.problem(&*ask.cause).mend(mend(&[ask.option])));
+        let mut all: Vec<Problem> = refused.into_iter().chain(asked).collect();
+        // file by file, from above
+        let files: Vec<&str> = self.files.iter().map(|(name, ..)| name.as_str()).collect();
+        all.sort_by_key(|problem| {
+            let place = match problem.place {
+                Some(Place::Text { line, column, .. }) => (line, column),
+                _ => (0, 0),
+            };
+            (files.iter().position(|name| Some(*name) == problem.file.as_deref()), place)
+        });
+        let mut all = all.into_iter();
+        let Some(first) = all.next() else { return Ok(()) };
+        let others: Vec<Problem> = all.collect();
+        if others.is_empty() {
+            return Err(first);
+        }
+        let (mut causes, mut mends) = (first.cause.clone(), mend_of(&first));
+        for other in others {
+            mends += &format!("; {}", mend_of(&other));
+            causes += "; ";
+            match &other.place {
+                Some(place) if other.file == first.file => causes += &format!("{place}: {}", other.cause),
+                _ => causes += &Problem { mend: None, ..other }.to_string(),
+            }
+        }
+        Err(Problem { cause: causes, mend: Some(mends), ..first })
+    }
+
     /// Refuses what would be a guess.
     pub(super) fn answer_asks(&self, said: &Said, has_model: bool) -> Result<(), Problem> {
         let is_open = |ask: &&Ask| match ask.option {
@@ -63,6 +101,17 @@ fn causes(open: &[Open]) -> String {
         keys => format!("{cause} ({})", keys.join(", ")),
     };
     causes.into_iter().map(several).collect::<Vec<_>>().join("; ")
+}
+
+/// What would mend a problem, beside what mends others.
+fn mend_of(problem: &Problem) -> String {
+    let mend = problem.mend.as_deref().unwrap_or("check it");
+    match &problem.place {
+        Some(Place::Text { pointer, .. }) if !pointer.is_empty() => {
+            format!("`{}`: {mend}", pointer.trim_start_matches('/').replace('/', "."))
+        }
+        _ => mend.to_owned(),
+    }
 }
 
 /// How to say them.

@@ -9,7 +9,9 @@ pub(crate) struct Named {
     pub(crate) not_planned: Option<&'static str>,
 }
 
-const PAGED: &str = "pages of the optimizer state that are moved to the host where the card is full";
+/// Unified memory beside torch's allocator, for the moments of every parameter of 100,000 numbers or more (`get_state_buffer` in
+/// bitsandbytes' `optim/optimizer.py`, `get_paged` in its `functional.py`): it lies on the card while there is room.
+const PAGED: &str = "pages of the optimizer state that the driver moves to the host where the card is full; planned on the card";
 
 /// What is planned of an optimizer by that name.
 pub(crate) fn of(name: &str) -> Option<Named> {
@@ -18,6 +20,7 @@ pub(crate) fn of(name: &str) -> Option<Named> {
         "adamw_torch_fused" => ("adamw", Some("fused"), None),
         "adamw_bnb_8bit" | "adamw_8bit" => ("adamw-8bit", None, None),
         "paged_adamw_8bit" => ("adamw-8bit", None, Some(PAGED)),
+        "paged_adamw_32bit" => ("adamw-32bit", None, Some(PAGED)),
         "adafactor" => ("adafactor", None, Some("transformers' own Adafactor: torch.optim's is planned")),
         "sgd" => ("sgd", None, None),
         "lion_32bit" => ("lion", None, None),

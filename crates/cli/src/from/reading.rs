@@ -28,6 +28,18 @@ impl<'a> Reading<'a> {
         Reading { fields, within: String::new(), read: BTreeSet::new(), found: Found::default() }
     }
 
+    /// Reads a part. What is wrong with it is said once all is read, so that whoever mends it hears of everything at once.
+    pub(super) fn attempt(&mut self, part: impl FnOnce(&mut Self) -> Result<(), Problem>) {
+        if let Err(problem) = part(self) {
+            self.refuse(problem);
+        }
+    }
+
+    /// Says what is wrong with a key, beside whatever else is.
+    pub(super) fn refuse(&mut self, problem: Problem) {
+        self.found.refused.push(problem);
+    }
+
     /// Reads a map in it.
     pub(super) fn within<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let outer = self.within.len();
@@ -229,21 +241,21 @@ impl<'a> Reading<'a> {
     }
 
     /// A key that is an option's number; `auto` and variables ask for the option.
-    pub(super) fn count(&mut self, key: &str, option: &'static str) -> Result<(), Problem> {
+    pub(super) fn count(&mut self, key: &str, option: &'static str) {
         if self.is_auto(key) {
             self.value(key);
             self.ask(option, key, "`auto` is left to another file or to the command line");
-            return Ok(());
-        }
-        if let Some(variable) = self.variable(key) {
+        } else if let Some(variable) = self.variable(key) {
             self.value(key);
             self.ask(option, key, &format!("{}, and no shell is run", quoted(variable)));
-            return Ok(());
+        } else {
+            self.attempt(|reading| {
+                if let Some(number) = reading.number(key)? {
+                    reading.set(option, number, key);
+                }
+                Ok(())
+            });
         }
-        if let Some(number) = self.number(key)? {
-            self.set(option, number, key);
-        }
-        Ok(())
     }
 
     /// Asks for an option, unless somebody else says it.
@@ -291,39 +303,46 @@ impl<'a> Reading<'a> {
     }
 
     /// Sequences of a step.
-    pub(super) fn samples(&mut self, key: &str) -> Result<(), Problem> {
+    pub(super) fn samples(&mut self, key: &str) {
         if self.is_auto(key) {
             self.value(key);
-        } else if let Some(samples) = self.number(key)? {
-            self.found.samples = Some((samples, self.origin(key)));
+            return;
         }
-        Ok(())
+        self.attempt(|reading| {
+            if let Some(samples) = reading.number(key)? {
+                reading.found.samples = Some((samples, reading.origin(key)));
+            }
+            Ok(())
+        });
     }
 
     /// The model by its name.
-    pub(super) fn model(&mut self, key: &str) -> Result<(), Problem> {
-        if let Some(name) = self.text(key)? {
-            self.found.model = Some((ModelAsked::Named(name.to_owned()), self.origin(key)));
-        }
-        Ok(())
+    pub(super) fn model(&mut self, key: &str) {
+        self.attempt(|reading| {
+            if let Some(name) = reading.text(key)? {
+                reading.found.model = Some((ModelAsked::Named(name.to_owned()), reading.origin(key)));
+            }
+            Ok(())
+        });
     }
 
     /// The optimizer by the name that transformers or DeepSpeed has for it.
-    pub(super) fn optimizer(&mut self, key: &str) -> Result<(), Problem> {
-        let Some(name) = self.text(key)? else { return Ok(()) };
-        match optimizer::of(name) {
-            Some(optimizer) => {
-                self.set("--optimizer", optimizer.kind, key);
-                if let Some(implementation) = optimizer.implementation {
-                    self.set("--optimizer-impl", implementation, key);
-                }
-                if let Some(what) = optimizer.not_planned {
-                    self.not_planned_without("--optimizer", key, what);
-                }
+    pub(super) fn optimizer(&mut self, key: &str) {
+        self.attempt(|reading| {
+            let Some(name) = reading.text(key)? else { return Ok(()) };
+            let Some(optimizer) = optimizer::of(name) else {
+                reading.ask("--optimizer", key, &format!("the optimizer {} is not planned", quoted(name)));
+                return Ok(());
+            };
+            reading.set("--optimizer", optimizer.kind, key);
+            if let Some(implementation) = optimizer.implementation {
+                reading.set("--optimizer-impl", implementation, key);
             }
-            None => self.ask("--optimizer", key, &format!("the optimizer {} is not planned", quoted(name))),
-        }
-        Ok(())
+            if let Some(what) = optimizer.not_planned {
+                reading.not_planned_without("--optimizer", key, what);
+            }
+            Ok(())
+        });
     }
 
     /// The keys that cannot change memory: a name, or the beginning of some with `*`.

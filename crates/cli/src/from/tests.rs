@@ -104,7 +104,7 @@ fn deepspeed_alone() {
       --zero-reduce-bucket-size 200000000
       --gradient-accumulation-steps 4
       --gpus 8
-    not read: ds.json:4 curriculum_learning
+    unplanned: ds.json:4 curriculum_learning: sequences that grow: planned at their whole length
     ");
     insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 24"), @r"
     ds.json:1:22 (/train_batch_size): 64 sequences a step are no multiple of 48
@@ -265,7 +265,7 @@ fn a_run_is_sharded_in_one_way() {
 
 #[test]
 fn axolotl() {
-    insta::assert_snapshot!(becomes(&[AXOLOTL], ""), @r"
+    insta::assert_snapshot!(becomes(&[AXOLOTL], ""), @"
     peakledger plan meta-llama/Llama-3.1-8B
       --seq-len 4096
       --micro-batch-size 2
@@ -280,7 +280,7 @@ fn axolotl() {
       --attention sdpa
       --loss-in-model
       --fused-loss
-    unplanned: axolotl-qlora.yaml:24 optimizer: pages of the optimizer state that are moved to the host where the card is full
+    unplanned: axolotl-qlora.yaml:24 optimizer: pages of the optimizer state that the driver moves to the host where the card is full; planned on the card
     unplanned: axolotl-qlora.yaml:36 liger_rms_norm: transformers' own module is planned
     ");
     let text = "base_model: gpt2\nmicro_batch_size: 1\nbatch_size: 64\nsequence_len: 2048\nbf16: full\nfp16:\n\
@@ -305,9 +305,9 @@ fn axolotl() {
       --gradient-accumulation-steps 8
     unplanned: full.yaml:15 attn_implementation: planned as sdpa
     ");
-    insta::assert_snapshot!(becomes(&[("dpo.yaml", "base_model: gpt2\nrl: dpo\n")], ""), @r"
-    dpo.yaml:2:5 (/rl): `dpo` trains on more than one model or on what is generated, which is not planned
-      help: remove it to plan a step of supervised training
+    insta::assert_snapshot!(becomes(&[("dpo.yaml", "base_model: gpt2\nrl: dpo\n")], ""), @"
+    dpo.yaml:2:5 (/rl): `dpo` trains on more than one model or on what is generated, and configs are planned for supervised training alone
+      help: `peakledger plan MODEL --post-training dpo` plans it, without the file; or remove it to plan a step of supervised training
     ");
 }
 
@@ -342,9 +342,9 @@ fn llama_factory() {
       --precision bf16
       --seq-len 256
     ");
-    insta::assert_snapshot!(becomes(&[("dpo.yaml", "stage: dpo\nfinetuning_type: lora\n")], "gpt2"), @r"
-    dpo.yaml:1:8 (/stage): the stage `dpo` is not planned
-      help: planned are sft and pt
+    insta::assert_snapshot!(becomes(&[("dpo.yaml", "stage: dpo\nfinetuning_type: lora\n")], "gpt2"), @"
+    dpo.yaml:1:1 (/bf16): neither bf16 nor fp16 is true, so the checkpoint's own type is computed in; 1:8 (/stage): the stage `dpo` is not planned
+      help: `bf16`: say it: add `--precision` to the command line; `stage`: `peakledger plan MODEL --post-training dpo` plans it, without the file; or write sft to plan a step of supervised training
     ");
 }
 
@@ -378,7 +378,7 @@ fn torchtitan() {
     own.toml:10:30 (/parallelism/pipeline_parallel_schedule): the schedule `ZBVZeroBubble` is not planned; no model is named
       help: name the model: `peakledger plan MODEL --from FILE`; say it: add `--schedule` to the command line
     ");
-    insta::assert_snapshot!(becomes(&[("own.toml", text)], "gpt2 --schedule zb-h1"), @r"
+    insta::assert_snapshot!(becomes(&[("own.toml", text)], "gpt2 --schedule zb-h1"), @"
     peakledger plan gpt2
       --precision bf16-mixed
       --seq-len 2048
@@ -390,7 +390,6 @@ fn torchtitan() {
       --micro-batch-size 2
       --gradient-accumulation-steps 8
       --schedule zb-h1
-    not read: own.toml:13 quantize
     unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
     ");
 }
@@ -898,4 +897,74 @@ fn a_key_that_nobody_knows_may_be_a_slip() {
         r#"{{{bf16}, "train_micro_batch_size_per_gpu": 1, "train_micro_batch_size_per_gpus": 2}}"#
     ));
     assert_eq!(said, "train_micro_batch_size_per_gpus: None");
+}
+
+/// What is wrong with a file is said at once, from above, what is asked beside it among it.
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    let text =
+        "base_model: gpt2\nrl: kto\nadapter: ia3\nmicro_batch_size: x\nbf16: maybe\nflash_attention: 3\n";
+    insta::assert_snapshot!(becomes(&[("many.yaml", text)], ""), @"
+    many.yaml:2:5 (/rl): `kto` trains on more than one model or on what is generated, and configs are planned for supervised training alone; 3:10 (/adapter): the adapter `ia3` is not planned; 4:19 (/micro_batch_size): `x` is not a whole number; 5:7 (/bf16): `maybe` is not true or false; 6:18 (/flash_attention): `3` is not true or false
+      help: `rl`: the nearest is `peakledger plan MODEL --post-training dpo`, which trains on pairs, without the file; or remove it to plan a step of supervised training; `adapter`: say it: add `--lora` to the command line; `micro_batch_size`: write a whole number; `bf16`: write true or false; `flash_attention`: write true or false
+    ");
+    let of_two = [
+        ("ds.json", r#"{"zero_optimization": {"stage": "three"}}"#),
+        ("more.json", r#"{"max_grad_norm": "x", "optim": "rmsprop"}"#),
+    ];
+    insta::assert_snapshot!(becomes(&of_two, "gpt2 --gpus 2"), @"
+    ds.json:1:33 (/zero_optimization/stage): `three` is not a whole number; more.json:1:19 (/max_grad_norm): not a number; more.json:1:33 (/optim): the optimizer `rmsprop` is not planned
+      help: `zero_optimization.stage`: write a whole number; `max_grad_norm`: write a number; `optim`: say it: add `--optimizer` to the command line
+    ");
+}
+
+/// The keys of `zero_optimization` that cannot change memory pass, and those that may are noted where they are not as usual.
+#[test]
+fn the_keys_of_zero() {
+    let text = r#"{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "bf16": {"enabled": true}, "elasticity": {"enabled": false},
+        "zero_optimization": {"stage": 2, "allgather_partitions": true, "reduce_scatter": true, "contiguous_gradients": true,
+        "allgather_bucket_size": 2e8, "cpu_offload": true, "round_robin_gradients": true, "memory_efficient_linear": true}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 2"), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --gradient-accumulation-steps 1
+      --precision bf16-mixed
+      --clip-grad-norm
+      --zero 2
+      --offload optimizer
+      --gpus 2
+    ");
+    let text = r#"{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "bf16": {"enabled": true}, "communication_data_type": "fp32",
+        "zero_optimization": {"stage": 3, "reduce_scatter": false, "zero_quantized_weights": true,
+        "stage3_module_granularity_threshold": 10, "mics_shard_size": 2, "stage3_some_new_key": 1}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 2"), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --gradient-accumulation-steps 1
+      --precision bf16-mixed
+      --clip-grad-norm
+      --zero 3
+      --gpus 2
+    not read: ds.json:3 zero_optimization.stage3_some_new_key
+    unplanned: ds.json:2 zero_optimization.reduce_scatter: gradients that are summed whole on every rank: planned as scattered
+    unplanned: ds.json:2 zero_optimization.zero_quantized_weights: quantized gathering of weights (ZeRO++)
+    unplanned: ds.json:3 zero_optimization.stage3_module_granularity_threshold: modules that are gathered as one: planned as each is used
+    unplanned: ds.json:3 zero_optimization.mics_shard_size: shards within a part of the ranks (MiCS): planned over all
+    unplanned: ds.json:1 communication_data_type: another type in which gradients are sent: planned in their own
+    ");
+}
+
+#[test]
+fn paged_states() {
+    let text = r#"{"per_device_train_batch_size": 1, "optim": "paged_adamw_32bit", "ddp_find_unused_parameters": false}"#;
+    insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2"), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --gradient-accumulation-steps 1
+      --optimizer adamw-32bit
+      --clip-grad-norm
+      --loss-in-model
+      --precision fp32
+    unplanned: args.json:1 optim: pages of the optimizer state that the driver moves to the host where the card is full; planned on the card
+    ");
 }

@@ -36,14 +36,16 @@ const PASSES: &[&str] = &[
     "parallelism/enable_compiled_autograd",
     "compile/*",
     "float8",
+    // what `model.converters` would read of it
+    "quantize",
     "mx",
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    model(reading)?;
-    types(reading)?;
+    reading.attempt(model);
+    reading.attempt(types);
     reading.imply("--seq-len", 2048, "training.seq_len left out");
-    reading.count("training/seq_len", "--seq-len")?;
+    reading.count("training/seq_len", "--seq-len");
     match reading.amount("training/max_norm")? {
         Some(norm) => reading.set("--clip-grad-norm", norm > 0.0, "training/max_norm"),
         None => reading.imply("--clip-grad-norm", true, "training.max_norm left out"),
@@ -51,10 +53,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if reading.is("training/enable_cpu_offload")? {
         reading.set("--offload", "parameters", "training/enable_cpu_offload");
     }
-    optimizer(reading)?;
-    recompute(reading)?;
-    many_gpus(reading)?;
-    batch(reading)?;
+    reading.attempt(optimizer);
+    reading.attempt(recompute);
+    reading.attempt(many_gpus);
+    reading.attempt(batch);
     for key in ["compile/enable", "training/compile"] {
         reading.not_planned_if_set(key, "torch.compile");
     }
@@ -217,7 +219,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     ] {
         let key = format!("parallelism/{key}");
         if reading.number(&key)?.is_some_and(|size| size > 1) {
-            reading.count(&key, option)?;
+            reading.count(&key, option);
         }
     }
     if reading.said("--tp").is_some() {
@@ -237,7 +239,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
     }
     reading.pass(&["parallelism/enable_sequence_parallel", "parallelism/disable_loss_parallel"]);
-    context_parallel(reading)?;
+    reading.attempt(context_parallel);
     let key = "parallelism/pipeline_parallel_schedule";
     let schedule = reading.text(key)?;
     if reading.said("--pp").is_some() {
@@ -320,7 +322,7 @@ fn batch(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if reading.peek(key).and_then(serde_json::Value::as_i64).is_some_and(|size| size < 0) {
         reading.value(key);
     } else {
-        reading.samples(key)?;
+        reading.samples(key);
     }
     Ok(())
 }

@@ -35,6 +35,8 @@ pub(super) const PASSES: &[&str] = &[
     "weight_decay",
     "adam_*",
     "optim_args",
+    "optim_target_modules",
+    "enable_jit_checkpoint",
     "logging_*",
     "log_*",
     "report_to",
@@ -77,6 +79,9 @@ pub(super) const PASSES: &[&str] = &[
     "restore_callback_states_from_checkpoint",
     "ddp_backend",
     "ddp_timeout",
+    "ddp_find_unused_parameters",
+    "ddp_broadcast_buffers",
+    "ddp_static_graph",
     "local_rank",
     "debug",
     "skip_memory_metrics",
@@ -113,21 +118,21 @@ pub(super) const PASSES: &[&str] = &[
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     for key in ["model_name_or_path", "model_name"] {
-        reading.model(key)?;
+        reading.model(key);
     }
     for key in ["max_length", "max_seq_length", "block_size", "model_max_length"] {
-        reading.count(key, "--seq-len")?;
+        reading.count(key, "--seq-len");
     }
-    trainer(reading)?;
-    precision(reading)?;
-    weights(reading)?;
+    reading.attempt(trainer);
+    reading.attempt(precision);
+    reading.attempt(weights);
     match reading.text("attn_implementation")? {
         Some("eager") => reading.set("--attention", "eager", "attn_implementation"),
         Some("sdpa" | "flash_attention_2") => reading.set("--attention", "sdpa", "attn_implementation"),
         Some(_) => reading.not_planned_without("--attention", "attn_implementation", "planned as sdpa"),
         None => {}
     }
-    peft(reading)?;
+    reading.attempt(peft);
     reading.pass(PASSES);
     Ok(())
 }
@@ -138,21 +143,18 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.imply("--micro-batch-size", 8, "per_device_train_batch_size left out");
     }
     for key in ["per_gpu_train_batch_size", "per_device_train_batch_size"] {
-        reading.count(key, "--micro-batch-size")?;
+        reading.count(key, "--micro-batch-size");
     }
     reading.imply("--gradient-accumulation-steps", 1, "gradient_accumulation_steps left out");
-    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps")?;
+    reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps");
     if reading.has("optim") {
-        reading.optimizer("optim")?;
+        reading.optimizer("optim");
     } else {
         // since torch 2.8
         reading.imply("--optimizer", "adamw", "optim left out");
         reading.imply("--optimizer-impl", "fused", "optim left out");
     }
-    match reading.amount("max_grad_norm")? {
-        Some(norm) => reading.set("--clip-grad-norm", norm > 0.0, "max_grad_norm"),
-        None => reading.imply("--clip-grad-norm", true, "max_grad_norm left out"),
-    }
+    reading.attempt(clipping);
     for key in ["gradient_checkpointing", "activation_checkpointing"] {
         match reading.flag(key)? {
             Some(true) => reading.set("--recompute", "full", key),
@@ -177,10 +179,22 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "auto_find_batch_size",
         "another batch size than is said, where that does not fit",
     );
+    if reading.number("ddp_bucket_cap_mb")?.is_some_and(|size| size != 25) {
+        reading.not_planned("ddp_bucket_cap_mb", "planned with DDP's own buckets of 25 MiB");
+    }
     reading.not_planned_if_set("torch_empty_cache_steps", "emptying the cache between steps");
-    fsdp::of_trainer(reading)?;
-    nested_deepspeed(reading)?;
+    reading.attempt(fsdp::of_trainer);
+    reading.attempt(nested_deepspeed);
     reading.not_planned_if_set("parallelism_config", "the meshes of accelerate: give its YAML too");
+    Ok(())
+}
+
+/// `max_grad_norm`, as `Trainer` has it.
+pub(super) fn clipping(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    match reading.amount("max_grad_norm")? {
+        Some(norm) => reading.set("--clip-grad-norm", norm > 0.0, "max_grad_norm"),
+        None => reading.imply("--clip-grad-norm", true, "max_grad_norm left out"),
+    }
     Ok(())
 }
 

@@ -214,3 +214,16 @@ fn options_of_megatron_in_yaml_are_told_how_to_be_written() {
     assert!(said.starts_with("error: mg.yaml:1:"), "{said}");
     assert!(said.contains("help: write them as arguments: `--tensor-model-parallel-size 4"), "{said}");
 }
+
+/// Who wrote a file reads by which of its keys the options came that an error names.
+#[test]
+fn an_error_names_the_keys_of_the_file() {
+    let text = r#"{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 0,
+ "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"},
+ "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}"#;
+    let ran = Bench::new().file("ds.json", text).run("plan gpt2 --gpus 2 --from ds.json");
+    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
+    assert!(ran.err.contains("leave out --master-weights and --grad-dtype, or the offload"), "{}", ran.err);
+    let key = "`--grad-dtype fp32` is `data_types.grad_accum_dtype` in ds.json:2";
+    assert!(ran.err.contains(key), "{}", ran.err);
+}

@@ -120,24 +120,56 @@ const PASSES: &[&str] = &[
     "legacy-tokenizer",
     "trust-remote-code",
     "bert-no-binary-head",
+    "decoupled-lr",
+    "decoupled-min-lr",
+    "override-opt*",
+    "no-weight-decay-cond-type",
+    "ddp-average-in-collective",
+    "no-mmap-bin-files",
+    "no-persist-layer-norm",
+    "high-priority-stream-groups",
+    "sft",
+    "te-rng-tracker",
+    "inference-rng-tracker",
+    "check-weight-hash-across-dp-replicas-interval",
+    "enable-experimental",
+    "align-grad-reduce",
+    "align-param-gather",
+    "use-sharp",
+    "keep-fp8-transpose-cache",
+    "init-model-with-meta-device",
+    "lazy-mpu-init",
+    "mtp-loss-scaling-factor",
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.imply("--stack", "megatron", "Megatron's modules");
-    reading.count("micro-batch-size", "--micro-batch-size")?;
-    reading.samples("global-batch-size")?;
-    reading.count("seq-length", "--seq-len")?;
-    types(reading)?;
-    optimizer(reading)?;
-    recompute(reading)?;
-    sizes(reading)?;
-    pipeline(reading)?;
-    loss(reading)?;
-    model::read(reading)?;
+    reading.count("micro-batch-size", "--micro-batch-size");
+    reading.samples("global-batch-size");
+    reading.count("seq-length", "--seq-len");
+    reading.attempt(types);
+    reading.attempt(optimizer);
+    reading.attempt(recompute);
+    reading.attempt(sizes);
+    reading.attempt(pipeline);
+    reading.attempt(loss);
+    reading.attempt(model::read);
     for (key, what) in [
         ("tp-comm-overlap", "user buffers of overlapped tensor parallel communication"),
         ("fp32-residual-connection", "a residual stream in fp32"),
         ("cpu-offloading-num-layers", "layers whose activations wait on the host"),
+        ("cpu-offloading", "activations that wait on the host"),
+        ("ddp-bucket-size", "buckets of another size, to which gradients are padded"),
+        ("ddp-num-buckets", "buckets of another size, to which gradients are padded"),
+        ("ddp-pad-buckets-for-high-nccl-busbw", "buckets that are padded for the network"),
+        ("nccl-communicator-config-path", "communicators of other sizes: planned as they are by default"),
+        ("no-bias-swiglu-fusion", "SwiGLU in kernels of its own: planned fused"),
+        ("no-bias-gelu-fusion", "GELU in kernels of its own: planned fused"),
+        ("fp16-lm-cross-entropy", "a loss over half logits: planned over fp32"),
+        ("hybrid-override-pattern", "layers of other kinds: a transformer's are planned"),
+        ("hierarchical-context-parallel-sizes", "context parallel in levels: planned in one"),
+        ("attention-output-gate", "gates of the attention's output"),
+        ("overlap-p2p-communication-warmup-flush", "what is sent ahead in warm-up and flush"),
         ("use-megatron-fsdp", "Megatron-FSDP"),
         ("use-custom-fsdp", "Megatron-FSDP"),
         ("use-nccl-ub", "user buffers of NCCL"),
@@ -158,6 +190,18 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         ("cuda-graph-impl", "CUDA graphs"),
     ] {
         reading.not_planned_if_set(key, what);
+    }
+    for key in ["main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"] {
+        if reading.text(key)?.is_some_and(|dtype| dtype != "fp32") {
+            reading.not_planned(key, "the optimizer's own in another type: planned in fp32");
+        }
+    }
+    if reading.text("attention-backend")?.is_some_and(|backend| matches!(backend, "unfused" | "local")) {
+        reading.not_planned("attention-backend", "attention that is not fused: planned as cuDNN's");
+    }
+    if reading.number("num-distributed-optimizer-instances")?.is_some_and(|instances| instances > 1) {
+        let what = "a distributed optimizer in several instances: planned over all data parallel ranks";
+        reading.not_planned("num-distributed-optimizer-instances", what);
     }
     reading.pass(&["overlap-grad-reduce", "overlap-param-gather", "use-flash-attn", "moe-grouped-gemm"]);
     reading.pass(&[
@@ -313,7 +357,7 @@ fn sizes(reading: &mut Reading<'_>) -> Result<(), Problem> {
         ("expert-model-parallel-size", "--ep"),
         ("expert-tensor-parallel-size", "--etp"),
     ] {
-        reading.count(key, option)?;
+        reading.count(key, option);
     }
     if reading.is("sequence-parallel")? {
         reading.set("--sp", true, "sequence-parallel");
@@ -354,8 +398,8 @@ fn pipeline(reading: &mut Reading<'_>) -> Result<(), Problem> {
             ),
         }
     }
-    reading.count("decoder-first-pipeline-num-layers", "--decoder-first-pipeline-num-layers")?;
-    reading.count("decoder-last-pipeline-num-layers", "--decoder-last-pipeline-num-layers")?;
+    reading.count("decoder-first-pipeline-num-layers", "--decoder-first-pipeline-num-layers");
+    reading.count("decoder-last-pipeline-num-layers", "--decoder-last-pipeline-num-layers");
     for key in [
         "pipeline-model-parallel-layout",
         "account-for-embedding-in-pipeline-split",
