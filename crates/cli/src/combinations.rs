@@ -15,7 +15,7 @@ pub(crate) type Value = (String, String);
 
 /// An option, or several that go together, with what it may be.
 pub(crate) struct Varied {
-    name: String,
+    pub(crate) name: String,
     values: Vec<(Setting, Said)>,
 }
 
@@ -42,6 +42,11 @@ impl Varied {
         Ok(varied)
     }
 
+    /// Its values as they are shown, with their options.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = &Setting> {
+        self.values.iter().map(|(setting, _)| setting)
+    }
+
     /// The options that its values set.
     pub(crate) fn options(&self) -> Vec<String> {
         let mut options: Vec<String> = self.values.iter().flat_map(|(_, said)| said.options()).collect();
@@ -65,7 +70,9 @@ impl Combinations {
     pub(crate) fn of(varied: Vec<Varied>) -> Result<Combinations, Problem> {
         for (at, one) in varied.iter().enumerate() {
             let options = one.options();
-            let same = |other: &&Varied| other.options().iter().any(|option| options.contains(option));
+            let same = |other: &&Varied| {
+                other.name == one.name || other.options().iter().any(|option| options.contains(option))
+            };
             if let Some(other) = varied.iter().take(at).find(same) {
                 let cause =
                     format!("there are two lists of values of one option, {} and {}", other.name, one.name);
@@ -107,11 +114,25 @@ impl Combinations {
         Ok(step)
     }
 
+    /// Which value of each option one of them has.
+    pub(crate) fn places(&self, number: u64) -> Vec<u64> {
+        let mut rest = number;
+        let place = |varied: &Varied| {
+            let length = (varied.values.len() as u64).max(1);
+            let place = rest % length;
+            rest /= length;
+            place
+        };
+        let mut places: Vec<u64> = self.varied.iter().rev().map(place).collect();
+        places.reverse();
+        places
+    }
+
     /// What a report shows of them.
     pub(crate) fn dimensions(&self) -> Vec<Dimension> {
         let dimension = |varied: &Varied| Dimension {
             name: varied.name.clone(),
-            values: varied.values.iter().map(|(setting, _)| setting.clone()).collect(),
+            values: varied.settings().cloned().collect(),
         };
         self.varied.iter().map(dimension).collect()
     }

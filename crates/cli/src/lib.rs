@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod among;
 mod args;
 mod combinations;
 mod data_parallel_args;
@@ -15,6 +16,7 @@ mod examples;
 mod extension;
 mod from;
 mod http;
+mod levers;
 mod lora_arg;
 mod other_words;
 mod output;

@@ -54,6 +54,11 @@ impl Output {
         self
     }
 
+    /// Whether a program asked, and hears the answer.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.listener.is_some()
+    }
+
     /// Whether people read the answer, and wait for it.
     pub(crate) fn is_for_people(&self) -> bool {
         self.format == Format::Table && self.listener.is_none()

@@ -1,13 +1,14 @@
 //! What `fit` is asked to search: which values of which options, in every combination.
 
-use crate::combinations::{Combinations, Value, Varied};
-use crate::parsers;
-use crate::step_args::StepArgs;
+use crate::combinations::{Combinations, Varied};
+use crate::from::{Given, Resolved};
 use crate::usual_values::usual_values;
+use crate::{among, parsers};
 use clap::Args;
-use peakledger_input::{Problem, quoted};
+use peakledger_input::Problem;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::Options;
+use peakledger_report::Fixed;
 
 /// Every combination of some values.
 #[derive(Args)]
@@ -56,66 +57,43 @@ impl SearchArgs {
         }
     }
 
-    /// What is tried of a step; the command line has `said` these options of it.
+    /// What is tried of a step, and what of the usual is not, as it is said.
     ///
     /// # Errors
     /// What is wrong with a list of values.
     pub(crate) fn combinations(
         &self,
-        (step, said): (&StepArgs, Vec<String>),
+        (request, given): (&Resolved, &Given),
         options: &Options,
         model: &Architecture,
         sequences: u64,
-    ) -> Result<Combinations, Problem> {
+    ) -> Result<(Combinations, Vec<Fixed>), Problem> {
+        let (step, said, of_files) = (&request.step, given.options(), request.options_of_files());
         let mut asked: Vec<Varied> = Vec::with_capacity(self.among.len());
         for text in &self.among {
-            let (name, values) = values(text)?;
-            let of_option = Varied::of(name, values)?;
+            let of_option = among::of(text, step, &of_files)?;
             if let Some(option) = of_option.options().iter().find(|option| said.contains(option)) {
-                let cause = format!("`--{option}` is said for every combination, and {name} varies");
+                let cause =
+                    format!("`--{option}` is said for every combination, and {} varies", of_option.name);
                 return Err(Problem::in_option("--among", cause).mend("leave one of them out"));
             }
             asked.push(of_option);
         }
-        let mut varied = Vec::new();
-        if self.search {
-            for usual in usual_values(step, options, model, sequences) {
-                // what is asked for takes the place of what is usual
-                let is_asked =
-                    |one: &Varied| one.options().iter().any(|it| usual.sets.contains(&it.as_str()));
-                if !asked.iter().any(is_asked) {
-                    varied.push(Varied::of(usual.name, usual.values)?);
-                }
+        let (mut varied, mut fixed) = (Vec::new(), Vec::new());
+        for usual in usual_values(options, model, sequences).into_iter().filter(|_| self.search) {
+            // what is asked for takes the place of what is usual
+            let is_asked = |one: &Varied| {
+                one.name == usual.name || one.options().iter().any(|it| usual.sets.contains(&it.as_str()))
+            };
+            if asked.iter().any(is_asked) {
+                continue;
+            }
+            match step.says(usual.sets) {
+                true => fixed.extend(request.fixed(usual.name, usual.sets, given)),
+                false => varied.push(Varied::of(usual.name, usual.values)?),
             }
         }
         varied.extend(asked);
-        Combinations::of(varied)
+        Ok((Combinations::of(varied)?, fixed))
     }
-}
-
-/// `tp=1,2` or `offload=none|activations,optimizer`: the option, and its values with the options that set them.
-fn values(text: &str) -> Result<(&str, Vec<Value>), Problem> {
-    let wrong = |cause: String, mend: &str| Err(Problem::in_option("--among", cause).mend(mend));
-    let example = "write it as `--among \"tp=1,2,4,8\"`";
-    let Some((name, values)) = text.split_once('=') else {
-        return wrong(format!("{} is not NAME=V,V,…", quoted(text)), example);
-    };
-    let name = name.trim().trim_start_matches("--");
-    if name.is_empty() || name.contains(char::is_whitespace) {
-        return wrong(format!("{} names no option", quoted(text)), example);
-    }
-    if name == "gradient-accumulation-steps" {
-        let cause =
-            "micro-batches in a step follow from the sequences in a step and the micro-batch".to_owned();
-        return wrong(cause, "use --global-batch-size, and `micro-batch-size=…`");
-    }
-    let separator = if values.contains('|') { '|' } else { ',' };
-    let mut all = Vec::new();
-    for value in values.split(separator).map(str::trim) {
-        if value.is_empty() || value.contains(char::is_whitespace) {
-            return wrong(format!("{} is no value of {name}", quoted(value)), example);
-        }
-        all.push((value.to_owned(), format!("--{name}={value}")));
-    }
-    Ok((name, all))
 }

@@ -1,7 +1,7 @@
 //! What a search tries of a step where nothing else is asked for: the values that people choose among before they rent.
 
+use crate::among::{SHARDING, SHARDING_HEAD};
 use crate::combinations::Value;
-use crate::step_args::StepArgs;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::Options;
 use peakledger_plan::parallel::Stack;
@@ -19,14 +19,9 @@ const MOST_STAGES: u32 = 16;
 /// So are larger micro-batches.
 const MOST_SEQUENCES: u64 = 8;
 
-/// What is not said of a step yet, and may differ: of many GPUs how they share it out; what is computed again; the
-/// micro-batch; what waits on the host.
-pub(crate) fn usual_values(
-    step: &StepArgs,
-    options: &Options,
-    model: &Architecture,
-    sequences: u64,
-) -> Vec<Usual> {
+/// What may differ of a step: of many GPUs how they share it out; what is computed again; the micro-batch; what waits on the
+/// host.
+pub(crate) fn usual_values(options: &Options, model: &Architecture, sequences: u64) -> Vec<Usual> {
     let gpus = options.parallel.gpus.unwrap_or(1);
     let ranks = options.mesh().map_or(1, |mesh| mesh.world);
     let (shape, megatron) = (&model.shape, options.stack == Stack::Megatron);
@@ -47,21 +42,16 @@ pub(crate) fn usual_values(
     };
     let within_a_node = gpus.min(options.parallel.gpus_per_node);
     let experts = u32::try_from(shape.num_experts).unwrap_or(u32::MAX);
-    let mut sharding = Vec::new();
-    if ranks > 1 {
-        sharding.extend([("none", ""), ("zero 1", "--zero 1")]);
-    }
-    if ranks > 1 && !megatron {
-        sharding.extend([
-            ("zero 2", "--zero 2"),
-            ("zero 3", "--zero 3"),
-            ("full_shard", "--fsdp full_shard"),
-        ]);
+    let is_usual = |way: &str| match way {
+        _ if ranks <= 1 => false,
+        "none" | "zero 1" => true,
+        "zero 2" | "zero 3" | "full_shard" => !megatron,
         // its shards lie within a node: on one alone it is full_shard
-        if gpus > options.parallel.gpus_per_node {
-            sharding.push(("hybrid_shard", "--fsdp hybrid_shard"));
-        }
-    }
+        "hybrid_shard" => !megatron && gpus > options.parallel.gpus_per_node,
+        _ => false,
+    };
+    let sharding: Vec<(&str, &str)> =
+        SHARDING.iter().filter(|way| is_usual(way.name)).map(|way| (way.name, way.options)).collect();
     let recompute = [("none", ""), ("selective", "--recompute selective"), ("full", "--recompute full")];
     let offload = [
         ("none", ""),
@@ -82,7 +72,7 @@ pub(crate) fn usual_values(
         },
         sizes("cp", &["cp"], if megatron { within_a_node } else { 1 }),
         sizes("ep", &["ep"], ranks.min(experts)),
-        words("sharding", &["zero", "fsdp"], &sharding),
+        words(SHARDING_HEAD, &["zero", "fsdp"], &sharding),
         words("recompute", &["recompute"], &recompute),
         Usual {
             name: "batch",
@@ -91,7 +81,7 @@ pub(crate) fn usual_values(
         },
         words("offload", &["offload"], if megatron { &[] } else { &offload }),
     ];
-    all.into_iter().filter(|usual| usual.values.len() > 1 && !step.says(usual.sets)).collect()
+    all.into_iter().filter(|usual| usual.values.len() > 1).collect()
 }
 
 /// Stages of as many layers each; where those do not come out even, the first and the last have what is left, mostly fewer.

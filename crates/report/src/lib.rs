@@ -51,7 +51,7 @@ pub use post_training::PostTrainingReport;
 pub use read::{At, ReadReport};
 pub use reconcile::{MeasuredFacts, ReconcileReport, Side, Tolerance};
 pub use replay::{Asked, PlannedOom, ReplayReport, Replays, Reservation};
-pub use search::{Dimension, Refused, SearchReport, SearchRow, Setting, closest, is_near};
+pub use search::{Beyond, Dimension, Fixed, Refused, SearchReport, SearchRow, Setting, closest, is_near};
 pub use show::ShowReport;
 pub use timeline::TimelineReport;
 pub use trace::TraceReport;

@@ -1,5 +1,6 @@
 //! The verbs, each in its file: arguments, what they ask for, and the answer.
 
+mod beyond;
 mod check;
 mod compare;
 mod diff;

@@ -12,6 +12,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::search_args::SearchArgs;
 use crate::side_by_side::{cores, counted, side_by_side};
+use crate::step_args::StepArgs;
 use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem, Source};
 use peakledger_plan::options::Options;
@@ -32,14 +33,18 @@ pub(super) fn run(
     let blame = |problem| request.blame(problem);
     let options = request.step.options(Some(trial.card)).map_err(blame)?;
     let sequences = args.sequences(&options).map_err(blame)?;
-    let said = (&request.step, given.options());
-    let combinations = args.combinations(said, &options, &trial.architecture, sequences)?;
+    let (combinations, fixed) =
+        args.combinations((request, given), &options, &trial.architecture, sequences)?;
     let search = Search { trial, request, combinations: &combinations, sequences };
-    let (mut rows, mut refused) = search.try_all(cores(), output.is_for_people());
+    let (mut rows, mut refused) = search.try_all(cores(), output);
     let front = search.front(&mut rows, &mut refused);
-    if front.is_empty() {
-        search.settle_closest(&mut rows);
-    }
+    let beyond = match front.is_empty() {
+        true => {
+            search.settle_closest(&mut rows);
+            search.beyond(&rows, given, config)
+        }
+        false => Vec::new(),
+    };
     let shown = front.first().and_then(|at| rows.get(*at)).or_else(|| closest(&rows));
     let plan = shown.and_then(|row| plan(trial.architecture.clone(), search.options(row.number).ok()?).ok());
     let report = SearchReport {
@@ -49,6 +54,8 @@ pub(super) fn run(
         sequences,
         rows: &rows,
         front: &front,
+        beyond: &beyond,
+        fixed: &fixed,
         refused: &refused,
         plan: plan.as_ref(),
         command: &request.plan_without(given, config, &combinations.options()),
@@ -59,18 +66,18 @@ pub(super) fn run(
 }
 
 /// The combinations that are tried, and where.
-struct Search<'a> {
-    trial: &'a Trial<'a>,
-    request: &'a Resolved,
-    combinations: &'a Combinations,
+pub(super) struct Search<'a> {
+    pub(super) trial: &'a Trial<'a>,
+    pub(super) request: &'a Resolved,
+    pub(super) combinations: &'a Combinations,
     sequences: u64,
 }
 
 impl Search<'_> {
     /// Tries all combinations: those that can be, and why the others cannot, the most common reason first.
-    fn try_all(&self, threads: usize, is_for_people: bool) -> (Vec<SearchRow>, Vec<Refused>) {
+    fn try_all(&self, threads: usize, output: &Output) -> (Vec<SearchRow>, Vec<Refused>) {
         let many = self.combinations.count();
-        let progress = Progress::of_combinations(many as u64, is_for_people);
+        let progress = Progress::of_combinations(many as u64, output);
         let refusals: Mutex<BTreeMap<String, (usize, Refused)>> = Mutex::default();
         let rows = counted(many, threads, |number| {
             let row = self.row(number as u64).map_err(|problem| {
@@ -88,9 +95,13 @@ impl Search<'_> {
     }
 
     /// How a combination is run.
-    fn options(&self, number: u64) -> Result<Options, Problem> {
+    pub(super) fn options(&self, number: u64) -> Result<Options, Problem> {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
-        let step = self.combinations.step(number, &self.request.step)?;
+        self.dealt_out(&self.combinations.step(number, &self.request.step)?)
+    }
+
+    /// A step with as many micro-batches as its sequences make.
+    pub(super) fn dealt_out(&self, step: &StepArgs) -> Result<Options, Problem> {
         let dealt_out = step.options(Some(self.trial.card))?.of_sequences(self.sequences);
         dealt_out.map_err(|problem| match &problem.place {
             Some(Place::Option(option)) if option == "--micro-batch-size" => {

@@ -218,6 +218,107 @@ fn what_is_said_does_not_differ() {
     assert_eq!(dimensions(megatron, &[]), "tp×3 sp×2 pp×3 cp×3 sharding×2 batch×3");
 }
 
+/// The heads of the table are names of `--among`, and `none` is the step without any option.
+#[test]
+fn what_the_table_is_headed_with_can_be_asked_for() {
+    let given = format!("--gpu a100-40gb --gpus 4 {GROUPS}");
+    let found = search(&bench(), &given, &["sharding=none,zero 3,fsdp", "micro_batch_size=1"]);
+    let rows = found["rows"].as_array().unwrap();
+    let option = |name: &str| {
+        let row = rows.iter().find(|row| row["values"][0] == name).unwrap();
+        row["options"].as_str().unwrap().to_owned()
+    };
+    assert!(option("zero 3").starts_with("--zero 3 "), "{}", option("zero 3"));
+    assert!(option("full_shard").starts_with("--fsdp full_shard "), "{}", option("full_shard"));
+    assert!(option("none").starts_with("--micro-batch-size=1 "), "{}", option("none"));
+    let layers = ["pp=2", "decoder-first-pipeline-num-layers=none,1"];
+    let found = search(&bench(), &given, &layers);
+    let rows = found["rows"].as_array().unwrap();
+    let of = |value: &str| rows.iter().find(|row| row["values"][1] == value).unwrap()["options"].clone();
+    assert_eq!(of("none"), "--pp=2 --gradient-accumulation-steps 2");
+    assert_eq!(of("1"), "--pp=2 --decoder-first-pipeline-num-layers=1 --gradient-accumulation-steps 2");
+    let found = search(&bench(), &format!("{given} --search"), &["sharding=none"]);
+    let names = found["dimensions"].as_array().unwrap().iter().filter(|of| of["name"] == "sharding");
+    assert_eq!(names.count(), 1, "what is asked for takes the place of what is usual");
+}
+
+/// Where the quickest is on the edge, the quickest with room to spare stands beside it with its command.
+#[test]
+fn the_quickest_with_room_to_spare() {
+    let bench = bench();
+    let given = "--seq 128 --global-batch-size 1024";
+    let among = ["recompute=none,full", "batch=1024"];
+    let found = search(&bench, &format!("{given} --gpu a100-40gb"), &among);
+    let takes = |at: usize| {
+        let row = &found["rows"][at];
+        row["reserved_bytes"].as_u64().unwrap() + row["outside_bytes"].as_u64().unwrap()
+    };
+    assert!(takes(0) > takes(1) + (1 << 30), "{found}");
+    assert_eq!(found["quickest_with_room"], 0, "the quickest itself has room");
+    // a known card of which the quickest leaves a MiB, by what a group's communicator takes of it
+    let spare = found["rows"][0]["headroom_bytes"].as_u64().unwrap();
+    let given = format!(
+        "--seq 128 --global-batch-size 2048 --gpus 2 --gpu a100-40gb --nccl-bytes-per-group {}MiB",
+        (spare >> 20) - 16
+    );
+    let found = search(&bench, &given, &among);
+    assert_eq!(found["rows"][0]["on_the_edge"], true, "{found}");
+    assert_eq!((&found["quickest_with_room"], &found["rows"][1]["on_the_edge"]), (&json!(1), &json!(false)));
+    let table = text(&bench, &given, &among);
+    let at = table.find("quickest with room to spare: recompute full, batch 1024: ").unwrap();
+    assert!(table[at..].contains("--recompute=full"), "{table}");
+}
+
+/// Where none fits, what a search does not vary is tried too, and said with what to type.
+#[test]
+fn where_none_fits_the_other_levers_are_tried() {
+    let bench = bench();
+    let among = ["recompute=none,full", "batch=1,2"];
+    let given = "--global-batch-size 2 --gpu 72MiB";
+    let found = search(&bench, given, &among);
+    assert_eq!(found["fitting"], 0, "{found}");
+    let beyond = found["beyond"].as_array().unwrap();
+    let with = |with: &str| beyond.iter().find(|one| one["with"] == with);
+    let fused = with("--fused-loss").unwrap_or_else(|| panic!("{beyond:?}"));
+    assert_eq!(fused["trains_otherwise"], false);
+    assert_eq!(with("--precision bf16").unwrap()["trains_otherwise"], true);
+    // nothing that the search varies is a lever, and each saves
+    for one in beyond {
+        let levers = one["with"].as_str().unwrap();
+        assert!(!levers.contains("--recompute") && !levers.contains("--micro-batch-size"), "{levers}");
+        assert!(one["saved_bytes"].as_u64().unwrap() > 0, "{one}");
+        // its command plans it
+        let words = format!("{} {}", one["command"].as_str().unwrap(), one["options"].as_str().unwrap());
+        let words = words.strip_prefix("peakledger ").unwrap();
+        let planned: Value = serde_json::from_str(&bench.answer(&format!("{words} --format json"))).unwrap();
+        assert_eq!(planned["verdict"]["headroom_bytes"], one["headroom_bytes"], "{words}");
+    }
+    let table = text(&bench, given, &among);
+    assert!(table.contains("what the search does not vary"), "{table}");
+    assert!(text(&bench, &format!("{given} --format markdown"), &among).contains("| with | fits | takes |"));
+}
+
+/// What is said already is not varied, and the answer says so and who said it.
+#[test]
+fn what_is_fixed_is_said() {
+    let bench =
+        bench().file("run.json", r#"{"per_device_train_batch_size": 2, "gradient_checkpointing": true}"#);
+    let asked = "--from run.json --gpu a100-40gb --offload none --search";
+    let found = search(&bench, asked, &[]);
+    assert_eq!(
+        found["fixed"],
+        json!([
+            {"name": "recompute", "options": "--recompute full", "by": "run.json"},
+            {"name": "batch", "options": "--micro-batch-size 2", "by": "run.json"},
+            {"name": "offload", "options": "--offload none", "by": null},
+        ])
+    );
+    let table = text(&bench, "--from run.json --gpu a100-40gb --gpus 2 --search", &[]).replace('\n', " ");
+    let said =
+        "searched: tp, pp, sharding, offload; fixed by run.json: --recompute full, --micro-batch-size 2";
+    assert!(table.contains(said), "{table}");
+}
+
 /// What cannot be is counted by its reason, however its figures differ.
 #[test]
 fn what_cannot_be_is_counted() {
@@ -502,7 +603,8 @@ fn long_fronts_are_cut() {
             text(&bench, &format!("--gpu a100-40gb --gpus 8 --global-batch-size 32 {GROUPS} {more}"), &among);
         let (_, table) = out.split_once("memory against time").unwrap();
         let (table, _) = table.split_once("\n\n").unwrap();
-        (table.lines().count() - 2, table.contains("more that take less and longer (--all shows them)"))
+        let lines = table.lines().filter(|line| !line.starts_with("without room: "));
+        (lines.count() - 2, table.contains("more that take less and longer (--all shows them)"))
     };
     let (all, is_cut) = lines("--all");
     assert!(all > 4 && !is_cut, "{all}");
@@ -550,6 +652,10 @@ fn what_is_refused() {
         ("", &["tp=1,1"], "`1` is there twice among tp"),
         ("", &["tp=1,2", "tp=4"], "two lists of values of one option, tp and tp"),
         ("", &["tpp=1,2"], "a combination has no such option"),
+        ("", &["tpp=none"], "a combination has no such option"),
+        ("", &["sharding=zero 4"], "its values are `none`, `zero 1`, `zero 2`, `zero 3`, `full_shard`"),
+        ("", &["sharding=zero 3,zero3"], "`zero 3` is there twice among sharding"),
+        ("", &["sharding=none", "sharding=none"], "two lists of values of one option, sharding and sharding"),
         ("", &["gpu=t4,l4"], "a combination has no such option"),
         ("", &["gradient-accumulation-steps=1,2"], "use --global-batch-size"),
         ("--global-batch-size 8", &[], "none is asked for"),

@@ -1,5 +1,6 @@
 //! The search for programs: every combination that can be, in one order on every machine.
 
+use super::beyond::{BeyondJson, FixedJson};
 use super::{SearchReport, SearchRow};
 use crate::Origins;
 use crate::json::write_json;
@@ -24,8 +25,15 @@ struct SearchJson<'a> {
     fitting: usize,
     /// How many may, near the limit: no replay was run to its end.
     open: usize,
+    /// What was said already of what the search would vary.
+    fixed: Vec<FixedJson<'a>>,
+    /// Among the rows the quickest that fits with room to spare, neither on the edge nor with caches given back; null where none
+    /// is known to.
+    quickest_with_room: Option<usize>,
     /// Those that can be: first those that fit, the quickest first.
     rows: Vec<RowJson<'a>>,
+    /// Where none fits: what the search does not vary and that helps.
+    beyond: Vec<BeyondJson<'a>>,
     not_possible: Vec<RefusedJson<'a>>,
     /// What must be known beside the best row.
     caveats: Vec<String>,
@@ -100,7 +108,10 @@ impl SearchReport<'_> {
             possible: self.rows.len(),
             fitting: self.fitting(),
             open: self.open(),
+            fixed: self.fixed_json(),
+            quickest_with_room: self.roomy(),
             rows: self.rows.iter().enumerate().map(|(at, row)| self.row_json(at, row)).collect(),
+            beyond: self.beyond_json(),
             not_possible: self
                 .refused
                 .iter()

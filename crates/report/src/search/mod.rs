@@ -1,8 +1,11 @@
 //! The report of `fit --search`: of all combinations of some options, which cannot be, which fit a card, and which of those
 //! no other one beats in both memory and time.
 
+mod beyond;
 mod json;
 mod table;
+
+pub use beyond::{Beyond, Fixed};
 
 use crate::figures::{count, grouped};
 use crate::verdict::{caveats, headroom, short_answer};
@@ -28,6 +31,10 @@ pub struct SearchReport<'a> {
     pub rows: &'a [SearchRow],
     /// Of those that fit, which no other one beats, by their places among the rows, the quickest first.
     pub front: &'a [usize],
+    /// Where none fits: what the search does not vary and that helps, what fits and trains alike first.
+    pub beyond: &'a [Beyond],
+    /// What was said already of what the search would vary.
+    pub fixed: &'a [Fixed],
     /// Why the others cannot be.
     pub refused: &'a [Refused],
     /// The plan of the first row, with the rank that needs most.
@@ -120,6 +127,11 @@ impl SearchRow {
     /// The same of how often it gives back what it has cached.
     fn flushes(&self) -> Option<u64> {
         (self.is_replayed && self.tried.verdict.fits()).then_some(self.cache_flushes)
+    }
+
+    /// Whether it gives back what it has cached, as far as is known.
+    fn flushes_at_all(&self) -> bool {
+        self.flushes().is_some_and(|times| times > 0)
     }
 
     /// Whether it fits; nothing where it does by its device peak, near the limit, and no replay was run to its end.
@@ -261,14 +273,15 @@ impl SearchReport<'_> {
         )
     }
 
+    /// `tp 8, batch 1: 1.92 s in theory, 63.90 MiB to spare, on the edge`
+    fn said(&self, row: &SearchRow) -> String {
+        let time = row.time().map(|time| format!("{time} in theory, ")).unwrap_or_default();
+        let flushes = if row.flushes_at_all() { ", flushes its cache" } else { "" };
+        format!("{}: {time}{}{flushes}", self.name_of(row), headroom(row.tried.verdict))
+    }
+
     /// The quickest that fits, or the one that comes closest.
     fn best_line(&self) -> Option<String> {
-        let said = |row: &SearchRow| {
-            let time = row.time().map(|time| format!("{time} in theory, ")).unwrap_or_default();
-            let flushes =
-                if row.flushes().is_some_and(|times| times > 0) { ", flushes its cache" } else { "" };
-            format!("{}: {time}{}{flushes}", self.name_of(row), headroom(row.tried.verdict))
-        };
         match self.front().next() {
             Some(row) => {
                 let which = match (row.time(), self.differ_in_tokens()) {
@@ -276,10 +289,30 @@ impl SearchReport<'_> {
                     (Some(_), false) => "quickest",
                     (Some(_), true) => "quickest by the token",
                 };
-                Some(format!("{which}: {}", said(row)))
+                Some(format!("{which}: {}", self.said(row)))
             }
-            None => self.closest().map(|row| format!("none fits; the closest is {}", said(row))),
+            None => self.closest().map(|row| format!("none fits; the closest is {}", self.said(row))),
         }
+    }
+
+    /// Of the front the first with room to spare, by its place among the rows: neither on the edge nor with caches given back.
+    fn roomy(&self) -> Option<usize> {
+        let has_room = |at: &usize| {
+            let row = self.rows.get(*at);
+            row.is_some_and(|row| !row.tried.verdict.is_on_the_edge() && !row.flushes_at_all())
+        };
+        self.front.iter().copied().find(has_room)
+    }
+
+    /// The same where it is not the first of all: there it says nothing more.
+    fn roomy_row(&self) -> Option<&SearchRow> {
+        self.roomy().filter(|at| self.front.first() != Some(at)).and_then(|at| self.rows.get(at))
+    }
+
+    /// `quickest with room to spare: …`
+    fn roomy_line(&self) -> Option<String> {
+        let by_the_token = if self.differ_in_tokens() { " by the token" } else { "" };
+        self.roomy_row().map(|row| format!("quickest{by_the_token} with room to spare: {}", self.said(row)))
     }
 
     /// Whether their steps are of different lengths: then times of steps say nothing of each other.
@@ -322,7 +355,7 @@ impl SearchReport<'_> {
     /// What the marks of rows mean, of those that are there.
     fn legend<'r>(mut rows: impl Iterator<Item = &'r SearchRow> + Clone) -> Vec<&'static str> {
         let edge = rows.clone().any(|row| row.tried.verdict.is_on_the_edge());
-        let flushes = rows.any(|row| row.flushes().is_some_and(|times| times > 0));
+        let flushes = rows.any(SearchRow::flushes_at_all);
         let all = [(edge, EDGE), (flushes, FLUSHES)];
         all.into_iter().filter_map(|(there, said)| there.then_some(said)).collect()
     }

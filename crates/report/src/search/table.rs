@@ -22,10 +22,18 @@ impl SearchReport<'_> {
             text(out, look.verdict(fits), &look.name(&line))?;
             command_line::write(out, look, &self.command_of(best))?;
         }
+        if let (Some(line), Some(row)) = (self.roomy_line(), self.roomy_row()) {
+            text(out, look.verdict(true), &look.name(&line))?;
+            command_line::write(out, look, &self.command_of(row))?;
+        }
+        self.write_beyond_command(out, look)?;
         for line in self.caveats() {
             entry(out, look, Style::new(), "note: ", &look.text(&line))?;
         }
         text(out, look.faint(), &self.step_line(&look.name(self.name)))?;
+        if let Some(line) = self.fixed_line() {
+            text(out, look.faint(), &look.name(&line))?;
+        }
         if let Some(plan) = self.plan {
             writeln!(out)?;
             assumptions(plan, self.origins, out, look)?;
@@ -38,6 +46,9 @@ impl SearchReport<'_> {
             for line in more.as_deref().into_iter().chain(SearchReport::legend(rows)) {
                 text(out, look.faint(), line)?;
             }
+        }
+        if !fits {
+            self.write_beyond(out, look)?;
         }
         self.write_refused(out, look)?;
         writeln!(out)?;
@@ -142,17 +153,21 @@ impl SearchReport<'_> {
 
     pub(super) fn write_markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         writeln!(out, "**{}**\n", markdown::escaped(&self.counts_line()))?;
-        if let (Some(line), Some(best)) = (self.best_line(), self.best()) {
+        let best = self.best_line().zip(self.best().map(|row| self.command_of(row)));
+        let roomy = self.roomy_line().zip(self.roomy_row().map(|row| self.command_of(row)));
+        let beyond = self.beyond_line().zip(self.beyond_command());
+        for (line, command) in [best, roomy, beyond].into_iter().flatten() {
             writeln!(out, "{}\n", markdown::escaped(&line))?;
-            for line in self.command_of(best).lines() {
-                writeln!(out, "    {line}")?;
-            }
+            command.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
             writeln!(out)?;
         }
         for line in self.caveats() {
             writeln!(out, "Note: {}\n", markdown::escaped(&line))?;
         }
         writeln!(out, "{}\n", self.step_line(&markdown::escaped(self.name)))?;
+        if let Some(line) = self.fixed_line() {
+            writeln!(out, "{}\n", markdown::escaped(&line))?;
+        }
         if let Some(plan) = self.plan {
             assumptions_in_markdown(plan, self.origins, out)?;
             writeln!(out)?;
@@ -173,6 +188,7 @@ impl SearchReport<'_> {
                 writeln!(out, "{}\n", markdown::escaped(line))?;
             }
         }
+        self.beyond_in_markdown(out)?;
         if !self.refused.is_empty() {
             let row = |(count, reason): (String, String)| vec![count, markdown::escaped(&reason)];
             let rows: Vec<_> = self.refused_lines().map(row).collect();
