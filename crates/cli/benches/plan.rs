@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    if std::env::args().any(|argument| argument == "one-rank") {
-        return one_rank();
+    let mut arguments = std::env::args().skip_while(|argument| argument != "one-rank");
+    if arguments.next().is_some() {
+        return one_rank(arguments.next().as_deref());
     }
     let llama = open_model("llama-3.1-8b").unwrap();
     let options = Options { precision: Precision::Bf16, ..Options::default() };
@@ -51,7 +52,7 @@ fn main() {
     }
     many(&llama.config);
     ranks();
-    one_rank();
+    one_rank(None);
     println!("growth");
     for layers in [8, 16, 32, 64, 128] {
         let config = with_layers(llama.config.text(), layers);
@@ -96,20 +97,21 @@ fn ranks() {
     }
 }
 
-/// One rank's plan of a model that takes many GPUs, for each way of sharing it out.
-fn one_rank() {
+/// One rank's plan of a model that takes many GPUs, for each way of sharing it out, or for the one of that name.
+fn one_rank(only: Option<&str>) {
     for name in ["llama-3.1-70b", "llama-3.1-405b", "qwen3-235b-a22b"] {
         let model = open_model(name).unwrap();
         let architecture = Architecture::read(&model.config).unwrap();
         println!("one rank of {name}");
         let one_card = Options { precision: Precision::Bf16, seq_len: Some(4096), ..Options::default() };
-        for (kind, options) in [("one card", one_card)].into_iter().chain(shared_out()) {
+        let all = [("one card", one_card)].into_iter().chain(shared_out());
+        for (kind, options) in all.filter(|(kind, _)| only.is_none_or(|only| only == *kind)) {
             let planned = || plan(architecture.clone(), options.clone());
             if let Err(refused) = planned() {
                 println!("  {kind:<34} {refused}");
                 continue;
             }
-            let time = best(5, || {
+            let time = best(if only.is_some() { 200 } else { 5 }, || {
                 std::hint::black_box(planned().unwrap().contributors());
             });
             println!("  {kind:<34} {time:>9.2?}");

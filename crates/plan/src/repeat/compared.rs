@@ -30,8 +30,11 @@ impl Whole<'_> {
         let alike = &self.repeat.alike;
         let inside = |stretch: &Stretch| matches!(stretch.part, Part::Layer(_));
         let (from, to) = (self.stretches.iter().position(inside)?, self.stretches.iter().rposition(inside)?);
-        let between =
-            self.stretches.iter().enumerate().filter(|(at, s)| (from..to).contains(at) && !inside(s));
+        let between = self
+            .stretches
+            .iter()
+            .enumerate()
+            .filter(|(at, s)| (from..to).contains(at) && s.part == Part::Between);
         for (_, stretch) in between {
             self.leaves_layers_alone(stretch)?;
         }

@@ -9,6 +9,7 @@ mod layers;
 mod left_out;
 mod micro_batches;
 mod outline;
+mod postponed;
 mod rounds;
 mod stand_ins;
 mod stretches;
@@ -18,4 +19,4 @@ mod turns;
 
 pub(crate) use folded::{Between, Folded, PhaseRun};
 pub(crate) use layers::Repeat;
-pub(crate) use rounds::{Rounds, sends_in_buckets, shares_within_passes};
+pub(crate) use rounds::{Rounds, shares_within_passes};

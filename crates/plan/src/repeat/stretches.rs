@@ -139,7 +139,7 @@ impl Stretches {
             let (part, pass) = self.all.get(at).map(|stretch| (stretch.part, stretch.pass))?;
             let layer = match part {
                 Part::StandIns => continue,
-                Part::Between => None,
+                Part::Between | Part::Postponed => None,
                 Part::Layer(layer) => Some(layer),
             };
             let units = if layer.is_some_and(|layer| alike.is_after(layer)) { alike.copies } else { 0 };

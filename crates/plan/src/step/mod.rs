@@ -24,7 +24,7 @@ use crate::parallel::stage::{Part, parts};
 use crate::parallel::tensor::TensorParallel;
 use crate::parallel::{Schedule, Sharding, Stack};
 use crate::pipeline::Pipeline;
-use crate::repeat::{Folded, Repeat, Rounds, sends_in_buckets, shares_within_passes};
+use crate::repeat::{Folded, Repeat, Rounds, shares_within_passes};
 use crate::torch::facts::Facts;
 use crate::torch::kernel;
 use crate::torch::offload::{HostParameter, ParameterOffload};
@@ -255,6 +255,9 @@ fn run_so(
     let layers_left_out = torch.left_out().len();
     drop(loop_);
     let folded = match repeat.zip(torch.trail.take()) {
+        Some((repeat, trail)) if options.is_deepspeed() && options.parallel.sharding == Sharding::Zero2 => {
+            repeat.whole_with_postponed(&tape, &trail).map(Folded::of)
+        }
         Some((repeat, trail)) => Folded::without_layers(tape, repeat, trail),
         None => Some(Folded::of(tape)),
     };
@@ -269,18 +272,13 @@ fn run_so(
 }
 
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
-/// layers: the parts of DeepSpeed's flat buffer, and its buckets but for those of ZeRO 3 ([`layers_ahead`]); nor where it waits
+/// layers: what DeepSpeed offloads under ZeRO 3 (its buckets else are postponed, or seen by [`layers_ahead`]); nor where it waits
 /// for gradients of weights that themselves wait. Nor where Megatron's layers make tables of their own in the first step, of which a cache keeps some (latent attention).
 pub(crate) fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
     let has_tables = options.stack == Stack::Megatron && arch.shape.v_head_dim.is_some();
     let waits = !matches!(options.parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe);
-    let in_own_parts = sends_in_buckets(options) && !is_zero3_on_the_card(options);
+    let in_own_parts = options.parallel.sharding == Sharding::Zero3 && options.offload.has_optimizer();
     !(has_tables || in_own_parts || waits && shares_within_passes(options))
-}
-
-/// ZeRO 3 with all of it on the card.
-fn is_zero3_on_the_card(options: &Options) -> bool {
-    options.parallel.sharding == Sharding::Zero3 && !options.offload.has_optimizer()
 }
 
 /// The layers that need not be run, if there are such.

@@ -19,6 +19,7 @@ mod layout;
 pub(crate) mod network;
 pub(crate) mod offload;
 pub(crate) mod ops;
+pub(crate) mod postponed;
 pub(crate) mod reentrant;
 mod stream;
 pub(crate) mod tape;

@@ -41,6 +41,8 @@ pub(crate) enum Part {
     Between,
     /// In a layer that is run, or in those that are one checkpoint from that one on.
     Layer(usize),
+    /// Outside them too, but done for them: what was postponed.
+    Postponed,
     /// No part of a step: what stands for the gradients of layers that are not run.
     StandIns,
 }
@@ -74,21 +76,25 @@ impl Torch {
         if layer < left_out.start { layer } else { layer + left_out.len() }
     }
 
-    /// What came of layers in a backward pass, with what would have come of those that are not run.
-    pub(crate) fn with_left_out<T: Clone>(&self, came: Vec<(Option<usize>, T)>) -> Vec<T> {
+    /// What came of layers in a backward pass, with what would have come of those that are not run: each with how many layers later
+    /// it is than what came.
+    pub(crate) fn with_left_out<T: Clone>(&self, came: Vec<(Option<usize>, T)>) -> Vec<(usize, T)> {
         let mut trail = self.trail.borrow_mut();
-        let Some(trail) = &mut *trail else { return came.into_iter().map(|(_, it)| it).collect() };
+        let as_it_came = |came: Vec<(Option<usize>, T)>| came.into_iter().map(|(_, it)| (0, it)).collect();
+        let Some(trail) = &mut *trail else { return as_it_came(came) };
         let again = trail.left_out.start - trail.unit..trail.left_out.start;
         let is_again = |(layer, _): &(Option<usize>, T)| layer.is_some_and(|layer| again.contains(&layer));
         let (from, to) = (came.iter().position(is_again), came.iter().rposition(is_again));
         let copies = trail.left_out.len() / trail.unit;
         let (Some(from), Some(to)) = (from, to) else {
-            return came.into_iter().map(|(_, it)| it).collect();
+            return as_it_came(came);
         };
         trail.is_lost |= !came.iter().take(to).skip(from).all(is_again);
-        let all = (0..copies).flat_map(|_| from..to + 1).chain(from..came.len());
-        let all = (0..from).chain(all).filter_map(|at| came.get(at));
-        all.map(|(_, it)| it.clone()).collect()
+        let unit = trail.unit;
+        let later = (1..=copies).rev().flat_map(|copy| (from..to + 1).map(move |at| (copy * unit, at)));
+        let as_it_came = |range: Range<usize>| range.map(|at| (0, at));
+        let all = as_it_came(0..from).chain(later).chain(as_it_came(from..came.len()));
+        all.filter_map(|(later, at)| came.get(at).map(|(_, it)| (later, it.clone()))).collect()
     }
 
     /// A forward pass comes to that part.

@@ -112,7 +112,7 @@ impl Ddp {
         let arrived = self.torch.with_left_out(self.arrived.take());
         let mut full = Vec::new();
         let mut open: Vec<(Dtype, Vec<u64>, u64)> = Vec::new();
-        for (bytes, dtype) in arrived {
+        for (_, (bytes, dtype)) in arrived {
             let at = open.iter().position(|(other, ..)| *other == dtype).unwrap_or(open.len());
             if at == open.len() {
                 open.push((dtype, Vec::new(), FIRST_BUCKET));

@@ -17,6 +17,7 @@ use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -59,6 +60,8 @@ struct Placed {
     range: Range<u64>,
     /// Numbers of it that are in the rank's part.
     in_own: u64,
+    /// The decoder layer that it is in, where layers are left out.
+    layer: Option<usize>,
 }
 
 /// What lives from the first gradient of a backward on.
@@ -69,6 +72,8 @@ struct Running {
     in_bucket: Vec<usize>,
     /// A gradient larger than a bucket, which goes by itself.
     large: Option<Tensor>,
+    /// Gradients that have come while layers are left out, with their layers, numbers and places in the flat buffer.
+    arrived: Vec<(Option<usize>, (u64, usize))>,
     /// Gradients of this backward that the rank keeps (`grads_in_partition`).
     kept: Option<Tensor>,
     /// Those of the micro-batches so far.
@@ -96,10 +101,16 @@ impl Zero {
         let dtype = trained.first().map_or(Dtype::F32, |parameter| parameter.tensor.dtype());
         let parts = Parts::of(trained.iter().map(|parameter| parameter.tensor.layout().numel()), ranks);
         let places = trained.iter().zip(parts.places(rank));
+        let postpones = torch.postpones();
+        let layer = |parameter: &Parameter| {
+            let layer = postpones.then(|| torch.tape.borrow().layer(parameter.module));
+            layer.flatten().map(|layer| layer as usize)
+        };
         let placed = places.map(|(parameter, (range, in_own))| Placed {
             parameter: (*parameter).clone(),
             range,
             in_own,
+            layer: layer(parameter),
         });
         let placed: Vec<Placed> = placed.collect();
         let partition = parts.numbers();
@@ -226,13 +237,17 @@ impl Zero {
         }
     }
 
-    /// A gradient goes into the bucket, which is reduced first where it has no room for it
-    /// (`reduce_independent_p_g_buckets_and_remove_grads`).
+    /// A gradient goes into the bucket (`reduce_independent_p_g_buckets_and_remove_grads`).
     fn take(&self, running: &mut Running, index: usize, leaf: &Leaf) {
         let Some(grad) = leaf.grad.borrow_mut().take() else { return };
         let numbers = grad.layout().numel();
-        if running.elements.saturating_add(numbers) > self.bucket {
-            self.reduce(running);
+        if self.partitions_gradients && self.torch.postpones() {
+            self.torch.marks_place();
+            running.large = None;
+            let layer = self.parameters.get(index).and_then(|placed| placed.layer);
+            running.arrived.push((layer, (numbers, index)));
+        } else {
+            self.make_room(running, numbers, index);
         }
         if numbers > self.bucket {
             running.large = Some(grad);
@@ -240,8 +255,45 @@ impl Zero {
             self.torch.launch("copy_");
             self.torch.moves(grad.bytes().saturating_mul(2));
         }
+    }
+
+    /// The bucket is reduced where it has no room for a gradient, which is the next in it.
+    fn make_room(&self, running: &mut Running, numbers: u64, index: usize) {
+        if running.elements.saturating_add(numbers) > self.bucket {
+            self.reduce(running);
+        }
         running.elements = running.elements.saturating_add(numbers);
         running.in_bucket.push(index);
+    }
+
+    /// What was postponed: buckets are full at other places of each layer, and of other ranks' parts.
+    fn catch_up(&self, running: &mut Running) {
+        let arrived = self.torch.with_left_out(std::mem::take(&mut running.arrived));
+        let last_and_large = running.large.take();
+        let firsts = self.firsts_of_layers();
+        self.torch.catches_up(arrived, |(layers_later, (numbers, index))| {
+            let index = self.later_by(layers_later, index, &firsts).unwrap_or(index);
+            let Some(placed) = self.parameters.get(index) else { return };
+            self.torch.said_of(placed.parameter.module, || self.make_room(running, numbers, index));
+        });
+        running.large = last_and_large;
+    }
+
+    /// The parameter that is in a layer so many later what that one is in its own; nothing where it is in none.
+    fn later_by(&self, layers: usize, index: usize, firsts: &BTreeMap<usize, usize>) -> Option<usize> {
+        let layer = self.parameters.get(index)?.layer?;
+        Some(index + firsts.get(&(layer + layers))? - firsts.get(&layer)?)
+    }
+
+    /// The first parameter of each layer.
+    fn firsts_of_layers(&self) -> BTreeMap<usize, usize> {
+        let mut firsts = BTreeMap::new();
+        for (index, placed) in self.parameters.iter().enumerate() {
+            if let Some(layer) = placed.layer {
+                firsts.entry(layer).or_insert(index);
+            }
+        }
+        firsts
     }
 
     /// `reduce_ipg_grads`: all ranks sum the bucket, and this one takes what its part needs of it; with overlap on a stream of
@@ -355,6 +407,8 @@ impl ModuleHooks for Zero {
                     self.take(running, index, leaf);
                 }
             }
+        } else if self.torch.postpones() {
+            self.catch_up(running);
         }
         self.reduce(running);
         let kept = running.kept.take();

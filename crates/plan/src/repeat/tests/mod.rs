@@ -3,6 +3,7 @@
 mod many_cards;
 mod micro_batches;
 mod one_card;
+mod zero2;
 mod zero3;
 
 use crate::config::Architecture;
