@@ -2,9 +2,40 @@
 
 use super::steps::stay;
 use super::{Level, Step};
-use crate::repeat::{Between, Folded};
+use crate::repeat::{Aside, Between, Folded, Postponed};
+use crate::torch::tape::Tape;
 use peakledger_core::sweep::Totals;
 use peakledger_core::{Moment, Slot, Timeline};
+
+/// Whether nothing that has no place on the tape ever made for as much as the most that was seen in its phase.
+pub(super) fn is_below(
+    postponed: &Postponed,
+    (tape, step): (&Tape, Step),
+    (timeline, columns): (&Timeline, [&[u64]; 2]),
+) -> Option<()> {
+    let peak = |column: &[u64], slot: &Slot| {
+        column.get(slot.first.index()..=slot.last.index()).and_then(|column| column.iter().copied().max())
+    };
+    let mut peaks: Option<(Moment, [u64; 2])> = None;
+    for Aside { beside, units, copies, most } in &postponed.aside {
+        let [before, after] = beside.map(|moment| Some(step.within(tape, postponed.moment(moment)?)));
+        let (before, after) = (before?, after?);
+        let slot = timeline.slot_at(after)?;
+        let known = peaks.filter(|(first, _)| *first == slot.first).map(|(_, peaks)| peaks);
+        let of_slot = match known {
+            Some(known) => known,
+            None => [peak(columns[0], slot)?, peak(columns[1], slot)?],
+        };
+        peaks = Some((slot.first, of_slot));
+        for (column, peak) in columns.into_iter().zip(of_slot) {
+            let [from, to] = [after, before].map(|moment| column.get(moment.index()).copied());
+            let (from, to) = (i128::from(from?), i128::from(to?));
+            let there = from + (to - from) * i128::from(*units) / i128::from(copies + 1);
+            (there + i128::from(*most) < i128::from(peak)).then_some(())?;
+        }
+    }
+    Some(())
+}
 
 /// Whether from a unit that was left out to the next one that was run, the sums of the whole first step change as often as it
 /// was left out, and once more, by what they changed when it was run. So nothing is added that was not seen, and nothing
@@ -19,9 +50,15 @@ pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) ->
         let at = |moment: u32| column.get(Moment(moment).index()).copied().unwrap_or(0);
         i128::from(at(to)) - i128::from(at(from))
     };
+    // what was postponed goes by other bounds than those of units
+    let moved = |moment: u32| match &folded.postponed {
+        Some(postponed) => postponed.moment(Moment(moment)).map(|moment| moment.0),
+        None => Some(moment),
+    };
     let grows = |run: &Totals, firsts: [u32; 2], length: u32, copies: u32| {
         let is_alike = |offset: u32| {
-            let pair = firsts.map(|first| first + offset);
+            let [Some(from), Some(to)] = firsts.map(|first| moved(first + offset)) else { return true };
+            let pair = [from, to];
             [(whole.gpu(), run.gpu()), (whole.cpu(), run.cpu())]
                 .into_iter()
                 .all(|(whole, run)| change(whole, pair) == (i128::from(copies) + 1) * change(run, pair))
@@ -30,7 +67,7 @@ pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) ->
     };
     if !folded.cuts.is_empty() {
         let run = alone(false)?;
-        for cut in &folded.cuts {
+        for cut in folded.postponed.as_ref().map_or(&folded.cuts, |postponed| &postponed.cuts) {
             let length = cut.moments.checked_div(cut.copies)?;
             grows(&run, [cut.at.0.checked_sub(length)?, cut.at.0], length, cut.copies)?;
         }

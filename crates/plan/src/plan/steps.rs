@@ -27,6 +27,12 @@ impl StepPlan {
             Sums::of(folded, Step::First, first, (of_first, in_first))?,
             Sums::of(folded, Step::Steady, steady, (of_steady, in_steady))?,
         ];
+        for (postponed, sums) in
+            folded.postponed.iter().flat_map(|it| sums.iter().map(move |sums| (it, sums)))
+        {
+            let columns = [sums.op.gpu(), sums.device.gpu()];
+            growth::is_below(postponed, (tape, sums.step), (&sums.run, columns))?;
+        }
         let tops = [sums[0].tops()?, sums[1].tops()?];
         // by category at the peaks of both, in the order in which they are on the tape
         let [in_first, in_steady] = tops.each_ref().map(|tops| in_order(tops.iter().flat_map(Top::moments)));

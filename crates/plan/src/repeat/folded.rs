@@ -13,6 +13,7 @@
 use super::layers::Repeat;
 use super::left_out::OfLayers;
 use super::micro_batches::repeated;
+use super::postponed::{Postponed, put_in_place};
 use super::rounds::Rounds;
 use super::turns::Turns;
 use crate::torch::Costs;
@@ -30,9 +31,9 @@ pub(crate) struct Folded {
     pub(crate) aside: Range<usize>,
     /// What was not run adds these: first what layers add, so many, and then what micro-batches add.
     pub(crate) more: Vec<More>,
-    of_layers: usize,
+    pub(super) of_layers: usize,
     /// Batches of micro-batches that were not run.
-    unseen: Vec<StorageId>,
+    pub(super) unseen: Vec<StorageId>,
     /// Where layers are left out.
     pub(crate) cuts: Vec<Cut>,
     /// What layers that are left out cost, by phase of the tape that was run; empty where all were run.
@@ -43,8 +44,10 @@ pub(crate) struct Folded {
     pub(crate) made_for: Vec<(StorageId, ModuleId)>,
     /// The phases of the whole step.
     pub(crate) phases: Vec<PhaseRun>,
-    layers: Option<(Repeat, Trail)>,
-    rounds: Option<Rounds>,
+    /// What was postponed while layers were left out, where something was.
+    pub(crate) postponed: Option<Postponed>,
+    pub(super) layers: Option<(Repeat, Trail)>,
+    pub(super) rounds: Option<Rounds>,
 }
 
 /// Storages that are like one that was run, there from one moment of the tape to another.
@@ -112,6 +115,7 @@ impl Folded {
             ran_for: Vec::new(),
             made_for: Vec::new(),
             phases,
+            postponed: None,
             layers: None,
             rounds: None,
         }
@@ -147,9 +151,10 @@ impl Folded {
 
     /// Every storage of the whole step; nothing where that cannot be written down.
     pub(crate) fn unfolded(&self) -> Option<Tape> {
-        let layers = match &self.layers {
-            Some((repeat, trail)) => Some(repeat.whole(&self.run, trail)?),
-            None => None,
+        let layers = match (&self.layers, &self.postponed) {
+            (Some((repeat, trail)), Some(it)) => Some(put_in_place(&repeat.whole(&it.as_run, trail)?)?),
+            (Some((repeat, trail)), None) => Some(repeat.whole(&self.run, trail)?),
+            (None, _) => None,
         };
         match &self.rounds {
             Some(rounds) => repeated(layers.as_ref().unwrap_or(&self.run), rounds),

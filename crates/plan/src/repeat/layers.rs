@@ -8,7 +8,6 @@
 
 use super::alike::Alike;
 use super::outline::{Loaded, Outline};
-use super::postponed::put_in_place;
 use super::stretches::{Piece, Stretch, Stretches};
 use crate::nn::Parameter;
 use crate::torch::Costs;
@@ -60,11 +59,6 @@ impl Repeat {
         let units = (layer - self.alike.first) / self.alike.unit;
         let [_, parameters, _] = self.in_unit;
         parameter.checked_sub(u32::try_from(units * parameters).ok()?)
-    }
-
-    /// The same with what was postponed in its place: such a step is counted as it is written down.
-    pub(crate) fn whole_with_postponed(&self, tape: &Tape, trail: &Trail) -> Option<Tape> {
-        put_in_place(&self.whole(tape, trail)?)
     }
 
     /// The tape of the whole model, of one on which layers are left out; nothing where what would be written down again is

@@ -19,4 +19,5 @@ mod turns;
 
 pub(crate) use folded::{Between, Folded, PhaseRun};
 pub(crate) use layers::Repeat;
+pub(crate) use postponed::{Aside, Postponed};
 pub(crate) use rounds::{Rounds, shares_within_passes};

@@ -1,55 +1,164 @@
-//! What was postponed while layers were left out is put to its places on the tape of the whole step ([`crate::torch::postponed`]).
+//! What was postponed while layers were left out is put in its place ([`crate::torch::postponed`]).
+//!
+//! On the tape of the whole step there is a place for all of it. On that of a step that is only counted, what belongs to layers that
+//! were not run has none: it is taken off the tape, and [`Aside`] says how much it had. Where nothing of it was there any longer
+//! than it ran itself, it matters only if it is the most that ever was there: then all is written down.
 
+use super::folded::{Cut, Folded, More};
 use crate::torch::postponed::{PLACE, POSTPONED};
-use crate::torch::tape::{CopiedFor, Mark, NEVER, Once, Ran, StorageId, Stored, Tape};
-use peakledger_core::Moment;
+use crate::torch::tape::{CopiedFor, Mark, ModuleId, NEVER, Once, Ran, StorageId, Stored, Tape};
+use peakledger_core::{Device, Moment};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The tape with everything in its place; nothing where as much was not done as was postponed.
 pub(super) fn put_in_place(tape: &Tape) -> Option<Tape> {
-    let moved = Moved::of(tape)?;
-    let stored = moved.stored(tape)?;
-    let marks = tape.marks.iter().map(|mark| Some(Mark { first: moved.moment(mark.first)?, ..mark.clone() }));
-    let marks = marks.collect::<Option<_>>()?;
-    let once = |once: &Once| {
-        let Range { start, end } = once.moments;
-        let from = moved.moment(Moment(start))?.0;
-        Some(Once { moments: from..from + (end - start), costs: once.costs })
-    };
-    let once = tape.once.iter().map(once).collect::<Option<_>>()?;
-    Some(tape.with(stored, moved.ran, (marks, once)))
+    let moved = Moved::of(tape, &BTreeMap::new())?;
+    moved.tape(tape, &moved.storages(tape)?)
+}
+
+/// What of a folded step was postponed.
+#[derive(Debug)]
+pub(crate) struct Postponed {
+    /// What was run, as it was run.
+    pub(super) as_run: Tape,
+    /// Where layers are left out of that.
+    pub(crate) cuts: Vec<Cut>,
+    /// Where each of its moments has gone.
+    to: Vec<Moment>,
+    /// What belongs to layers that were not run.
+    pub(crate) aside: Vec<Aside>,
+}
+
+/// Something that belongs to a layer that was not run, so many units before the first one after it that was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aside {
+    /// The moments before its place in the unit that was run before those left out, and in the one after.
+    pub(crate) beside: [Moment; 2],
+    pub(crate) units: u32,
+    /// How many units are left out.
+    pub(crate) copies: u32,
+    /// The most that it had on the card.
+    pub(crate) most: u64,
+}
+
+impl Postponed {
+    /// Where a moment of the tape that was run has gone; nothing for the mark of a place.
+    pub(crate) fn moment(&self, moment: Moment) -> Option<Moment> {
+        let is_place = self.as_run.ran.get(moment.index()).is_none_or(|ran| ran.op == PLACE);
+        if is_place { None } else { self.to.get(moment.index()).copied() }
+    }
+}
+
+/// What of a folded step is another when what was postponed is in its place.
+struct Parts {
+    run: Tape,
+    more: Vec<More>,
+    cuts: Vec<Cut>,
+    ran_for: Vec<(Moment, ModuleId)>,
+    made_for: Vec<(StorageId, ModuleId)>,
+    to: Vec<Moment>,
+    aside: Vec<Aside>,
+}
+
+impl Folded {
+    /// The same with what was postponed in its place: counted if it can be, else written down.
+    pub(crate) fn with_postponed(self) -> Option<Folded> {
+        match self.parts() {
+            Some(Parts { run, more, cuts, ran_for, made_for, to, aside }) => {
+                let postponed = Postponed { as_run: self.run, cuts: self.cuts, to, aside };
+                let postponed = Some(postponed);
+                Some(Folded { run, more, cuts, ran_for, made_for, postponed, ..self })
+            }
+            None => put_in_place(&self.unfolded()?).map(Folded::of),
+        }
+    }
+
+    /// What of it is another then; nothing where something has no place and yet is there for long.
+    fn parts(&self) -> Option<Parts> {
+        let tape = &self.run;
+        self.aside.is_empty().then_some(())?;
+        let units: Option<Vec<Unit>> = self.cuts.iter().map(|cut| Unit::of(tape, cut)).collect();
+        let units: BTreeMap<u32, Unit> =
+            units?.into_iter().filter_map(|unit| Some((*unit.after.first()?, unit))).collect();
+        let moved = Moved::of(tape, &units)?;
+        let storages = moved.storages(tape)?;
+        let run = moved.tape(tape, &storages)?;
+        let cuts = moved.cuts(&self.cuts, &units)?;
+        let more = |more: &More| {
+            let like = storages.id(more.like)?;
+            let birth = moved.from(more.birth)?;
+            Some(More { like, birth, death: moved.moment(more.death)?, ..*more })
+        };
+        let more = self.more.iter().map(more).collect::<Option<_>>()?;
+        let ran_for = |(moment, module): &(Moment, ModuleId)| Some((moved.moment(*moment)?, *module));
+        let is_kept = |(moment, _): &&(Moment, ModuleId)| moved.places.binary_search(&moment.0).is_err();
+        let ran_for = self.ran_for.iter().filter(is_kept).map(ran_for).collect::<Option<_>>()?;
+        let made_for = |(id, module): &(StorageId, ModuleId)| Some((storages.id(*id)?, *module));
+        let made_for = self.made_for.iter().map(made_for).collect::<Option<Vec<_>>>()?;
+        made_for.is_sorted_by_key(|(id, _)| *id).then_some(())?;
+        let Moved { to, aside, .. } = moved;
+        Some(Parts { run, more, cuts, ran_for, made_for, to, aside })
+    }
+}
+
+/// Places in the units before and after those that are left out of a pass.
+struct Unit {
+    before: Vec<u32>,
+    after: Vec<u32>,
+    copies: u32,
+}
+
+impl Unit {
+    fn of(tape: &Tape, cut: &Cut) -> Option<Unit> {
+        let length = cut.moments.checked_div(cut.copies)?;
+        let places = |from: u32| {
+            let ran = (from..from + length).zip(tape.ran.iter().skip(from as usize));
+            ran.filter(|(_, ran)| ran.op == PLACE).map(|(moment, _)| moment).collect()
+        };
+        let unit = Unit {
+            before: places(cut.at.0.checked_sub(length)?),
+            after: places(cut.at.0),
+            copies: cut.copies,
+        };
+        (unit.before.len() == unit.after.len()).then_some(unit)
+    }
 }
 
 /// The moments in the order in which they belong.
 struct Moved {
     ran: Vec<Ran>,
-    /// Where each moment has gone; a mark to the moment that was the last when it was made.
+    /// Where each moment has gone; a mark to the moment that was the last when it was made, what has no place nowhere.
     to: Vec<Moment>,
     places: Vec<u32>,
-    /// What was done of what was postponed.
-    done: Vec<Range<u32>>,
+    aside: Vec<Aside>,
+    /// How many moments have no place, by the first place after them.
+    without_place: BTreeMap<u32, u32>,
 }
 
 impl Moved {
-    fn of(tape: &Tape) -> Option<Moved> {
+    /// The moments of a tape from which units are left out, each by its first place.
+    fn of(tape: &Tape, units: &BTreeMap<u32, Unit>) -> Option<Moved> {
         let (places, done) = postponed(&tape.ran)?;
-        let marks = places.len() * 2;
         let mut moved = Moved {
-            ran: Vec::with_capacity(tape.ran.len().saturating_sub(marks)),
+            ran: Vec::with_capacity(tape.ran.len()),
             to: vec![NEVER; tape.ran.len()],
-            places,
-            done,
+            places: places.clone(),
+            aside: Vec::new(),
+            without_place: BTreeMap::new(),
         };
-        let mut from = 0;
-        for at in 0..moved.places.len() {
-            let (place, done) = (*moved.places.get(at)?, moved.done.get(at)?.clone());
+        let (mut from, mut done) = (0, done.into_iter());
+        for place in places {
             moved.put(tape, from..place)?;
-            moved.put(tape, done)?;
+            if let Some(unit) = units.get(&place) {
+                moved.leave_aside(tape, (place, unit), &mut done)?;
+            }
+            moved.put(tape, done.next()?)?;
             moved.leave_out(place)?;
             from = place + 1;
         }
         moved.put(tape, from..tape.next().0)?;
-        Some(moved)
+        done.next().is_none().then_some(moved)
     }
 
     /// Puts these moments next, but for those that are where they belong already, or are marks.
@@ -76,49 +185,162 @@ impl Moved {
         Some(())
     }
 
-    fn moment(&self, moment: Moment) -> Option<Moment> {
-        if moment == NEVER { Some(NEVER) } else { self.to.get(moment.index()).copied() }
+    /// Takes off the tape what belongs to units that were not run, the last of them first; nothing where it is there for longer.
+    fn leave_aside(
+        &mut self,
+        tape: &Tape,
+        (place, unit): (u32, &Unit),
+        done: &mut impl Iterator<Item = Range<u32>>,
+    ) -> Option<()> {
+        for units in (1..=unit.copies).rev() {
+            for (before, after) in unit.before.iter().zip(&unit.after) {
+                let moments = done.next()?;
+                *self.without_place.entry(place).or_default() += moments.end - moments.start;
+                for moment in moments.clone() {
+                    *self.to.get_mut(moment as usize)? = GONE;
+                }
+                let most = most(tape, &moments)?;
+                let beside = [before, after].map(|place| last_before(tape, *place));
+                let beside = [beside[0]?, beside[1]?];
+                self.aside.extend((most > 0).then_some(Aside { beside, units, copies: unit.copies, most }));
+            }
+        }
+        Some(())
     }
 
-    /// The storages in the order in which they are made.
-    fn stored(&self, tape: &Tape) -> Option<Vec<Stored>> {
+    fn moment(&self, moment: Moment) -> Option<Moment> {
+        if moment == NEVER {
+            return Some(NEVER);
+        }
+        self.to.get(moment.index()).copied().filter(|to| *to < GONE)
+    }
+
+    /// The first moment after all those before that one.
+    fn from(&self, moment: Moment) -> Option<Moment> {
+        match moment.0.checked_sub(1) {
+            Some(last) => Some(Moment(self.moment(Moment(last))?.0 + 1)),
+            None => Some(moment),
+        }
+    }
+
+    fn cuts(&self, cuts: &[Cut], units: &BTreeMap<u32, Unit>) -> Option<Vec<Cut>> {
+        let moved = |cut: &Cut| {
+            let first = self.places.partition_point(|place| *place < cut.at.0);
+            let first = self.places.get(first);
+            let of_cut = first.and_then(|place| Some((place, units.get(place)?)));
+            let of_cut = of_cut.filter(|(place, _)| **place < cut.at.0 + cut.moments / cut.copies.max(1));
+            let (marks, more) = match of_cut {
+                Some((place, unit)) => (
+                    u32::try_from(unit.after.len()).ok()?.checked_mul(unit.copies)?,
+                    self.without_place.get(place).copied().unwrap_or(0),
+                ),
+                None => (0, 0),
+            };
+            Some(Cut { at: self.from(cut.at)?, moments: cut.moments.checked_sub(marks)? + more, ..*cut })
+        };
+        cuts.iter().map(moved).collect()
+    }
+
+    /// The storages that are left, in the order in which they are made.
+    fn storages(&self, tape: &Tape) -> Option<Order> {
         let mut order: Vec<(Moment, bool, usize)> = Vec::with_capacity(tape.stored.len());
         for (at, stored) in tape.stored.iter().enumerate() {
+            if self.to.get(stored.birth.index()) == Some(&GONE) {
+                continue;
+            }
             // what is made at a mark comes after what is done there
-            let is_after = self.places.binary_search(&stored.birth.0).is_ok();
-            order.push((self.moment(stored.birth)?, is_after, at));
+            let is_after = tape.ran.get(stored.birth.index()).is_some_and(|ran| ran.op == PLACE);
+            // what comes last is born at the moment that would be next
+            let birth = match self.to.get(stored.birth.index()) {
+                Some(to) => *to,
+                None => Moment(u32::try_from(self.ran.len()).ok()?),
+            };
+            order.push((birth, is_after, at));
         }
-        order.sort_unstable();
-        let mut ids = vec![StorageId::NOWHERE; order.len()];
+        order.sort(); // mostly it is in order
+        let mut ids = vec![StorageId::NOWHERE; tape.stored.len()];
         for (id, (_, _, at)) in (0..).map(StorageId).zip(&order) {
             *ids.get_mut(*at)? = id;
         }
-        let moved = |(birth, _, at): &(Moment, bool, usize)| {
+        Some(Order { order, ids })
+    }
+
+    fn tape(&self, tape: &Tape, Order { order, ids }: &Order) -> Option<Tape> {
+        let mut all = Vec::with_capacity(order.len());
+        for (birth, _, at) in order {
             let stored = tape.stored.get(*at)?;
-            let [tracked, death] = [stored.tracked, stored.death].map(|moment| self.moment(moment));
+            let tracked = if stored.tracked == stored.birth { *birth } else { self.moment(stored.tracked)? };
             let copied_for = match stored.copied_for {
                 Some(CopiedFor::Offload(of)) => Some(CopiedFor::Offload(*ids.get(of.0 as usize)?)),
                 other => other,
             };
-            Some(Stored { birth: *birth, tracked: tracked?, death: death?, copied_for, ..*stored })
+            let death = self.moment(stored.death)?;
+            all.push(Stored { birth: *birth, tracked, death, copied_for, ..*stored });
+        }
+        let mark = |mark: &Mark| Some(Mark { first: self.moment(mark.first)?, ..mark.clone() });
+        let once = |once: &Once| {
+            let Range { start, end } = once.moments;
+            let from = self.from(Moment(start))?.0;
+            Some(Once { moments: from..from + (end - start), costs: once.costs })
         };
-        order.iter().map(moved).collect()
+        let marks = tape.marks.iter().map(mark).collect::<Option<_>>()?;
+        let once = tape.once.iter().map(once).collect::<Option<_>>()?;
+        Some(tape.with(all, self.ran.clone(), (marks, once)))
     }
 }
 
-/// The places, and what was done of what belongs there.
+/// Where moments have gone that have no place.
+const GONE: Moment = Moment(u32::MAX - 1);
+
+/// Storages in the order in which they are made: when, whether at a mark, and which.
+struct Order {
+    order: Vec<(Moment, bool, usize)>,
+    /// Which one each has become.
+    ids: Vec<StorageId>,
+}
+
+impl Order {
+    fn id(&self, of: StorageId) -> Option<StorageId> {
+        self.ids.get(of.0 as usize).copied().filter(|id| *id != StorageId::NOWHERE)
+    }
+}
+
+/// The last moment before that one which is no place.
+fn last_before(tape: &Tape, moment: u32) -> Option<Moment> {
+    let is_ran = |before: &u32| tape.ran.get(*before as usize).is_some_and(|ran| ran.op != PLACE);
+    (0..moment).rev().find(is_ran).map(Moment)
+}
+
+/// The most that is made in some moments and there at once; nothing where any of it is there for longer.
+fn most(tape: &Tape, moments: &Range<u32>) -> Option<u64> {
+    let from = tape.stored.partition_point(|stored| stored.birth.0 < moments.start);
+    let made = tape.stored.iter().skip(from).take_while(|stored| stored.birth.0 < moments.end);
+    let mut most = 0;
+    for stored in made.clone() {
+        (stored.death.0 < moments.end).then_some(())?;
+        let is_there = |it: &&Stored| it.birth <= stored.birth && stored.birth <= it.death;
+        let there = made.clone().filter(|it| it.device == Device::Gpu).filter(is_there);
+        most = most.max(there.map(|it| it.bytes).fold(0, u64::saturating_add));
+    }
+    Some(most)
+}
+
+/// The places, and what was done of what belongs there: what is between two marks in a row with no place between them.
 fn postponed(ran: &[Ran]) -> Option<(Vec<u32>, Vec<Range<u32>>)> {
     let (mut places, mut done) = (Vec::new(), Vec::new());
-    let mut from = None;
+    let mut from: Option<u32> = None;
     for (moment, ran) in (0..).zip(ran) {
         match ran.op {
-            PLACE => places.push(moment),
+            PLACE => {
+                places.push(moment);
+                from = None;
+            }
             POSTPONED => {
-                done.extend(from.take().map(|from| from..moment));
-                from = (done.len() < places.len()).then_some(moment + 1);
+                done.extend(from.map(|from| from..moment));
+                from = Some(moment + 1);
             }
             _ => {}
         }
     }
-    (from.is_none() && done.len() == places.len()).then_some((places, done))
+    (places.len() <= done.len()).then_some((places, done))
 }

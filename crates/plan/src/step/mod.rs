@@ -256,7 +256,7 @@ fn run_so(
     drop(loop_);
     let folded = match repeat.zip(torch.trail.take()) {
         Some((repeat, trail)) if options.is_deepspeed() && options.parallel.sharding == Sharding::Zero2 => {
-            repeat.whole_with_postponed(&tape, &trail).map(Folded::of)
+            Folded::without_layers(tape, repeat, trail).and_then(Folded::with_postponed)
         }
         Some((repeat, trail)) => Folded::without_layers(tape, repeat, trail),
         None => Some(Folded::of(tape)),

@@ -4,6 +4,7 @@
 use super::*;
 use crate::options::{Lora, Precision, Recompute};
 use crate::parallel::{DataParallel, Parallel, Sharding, ZeroSizes};
+use crate::repeat::Folded;
 use crate::torch::Dtype;
 
 /// Ranks, and which of them: parts that end with layers and parts that do not.
@@ -48,9 +49,17 @@ fn variants(plain: &Options) -> Vec<Options> {
     ]
 }
 
+/// Where what was postponed may be the most that is there, a plan is read off the whole tape.
+fn written_where_it_is_the_most(few: Outcome) -> Outcome {
+    if few.folded.postponed.is_none() || StepPlan::both(&few.folded).is_some() {
+        return few;
+    }
+    Outcome { folded: Folded::of(few.folded.unfolded().unwrap()), ..few }
+}
+
 #[test]
 fn what_goes_by_the_bounds_of_parts_is_put_in_its_place() {
-    let (mut wrong, mut met) = (Vec::new(), 0);
+    let (mut wrong, mut met, mut counted) = (Vec::new(), 0, 0);
     for (number, architecture) in architectures().into_iter().enumerate() {
         for (at, bucket) in BUCKETS.into_iter().enumerate() {
             // each family meets each bucket with one of the ranks, llama with all of them
@@ -66,7 +75,11 @@ fn what_goes_by_the_bounds_of_parts_is_put_in_its_place() {
                         met += 1;
                         let said = match run_alike(&architecture, &options, LENGTH, FEW).unwrap() {
                             Some(few) if few.layers_left_out < 2 => Some("all run".to_owned()),
-                            Some(few) => difference(&architecture, &options, few, whole),
+                            Some(few) => {
+                                let few = written_where_it_is_the_most(few);
+                                counted += usize::from(!few.folded.is_whole() && sharding == Sharding::Zero2);
+                                difference(&architecture, &options, few, whole)
+                            }
                             None => Some("not repeated".to_owned()),
                         };
                         let family = architecture.family.model_type;
@@ -79,5 +92,5 @@ fn what_goes_by_the_bounds_of_parts_is_put_in_its_place() {
         }
     }
     assert!(wrong.is_empty(), "{} of {met}: {:#?}", wrong.len(), &wrong);
-    assert!(met > 1_000, "{met}");
+    assert!(met > 1_000 && counted > met / 8, "{counted} of {met}");
 }
