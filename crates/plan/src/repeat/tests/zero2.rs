@@ -2,6 +2,7 @@
 //! place of each.
 
 use super::*;
+use crate::catalogue::open_model;
 use crate::options::{Lora, Precision, Recompute};
 use crate::parallel::{DataParallel, Parallel, Sharding, ZeroSizes};
 use crate::repeat::Folded;
@@ -42,7 +43,8 @@ fn variants(plain: &Options) -> Vec<Options> {
         in_fp32.clone(),
         several(&in_fp32),
         Options { lora: Some(lora.clone()), ..plain.clone() },
-        Options { lora: Some(lora), ..several(&full) },
+        Options { lora: Some(lora.clone()), ..several(plain) },
+        Options { lora: Some(lora), ..full.clone() },
         Options { hold_outputs: HoldOutputs::Step, ..several(&overlapping) },
         Options { precision: Precision::Bf16, ..overlapping },
         Options { precision: Precision::Fp32, ..plain.clone() },
@@ -57,40 +59,85 @@ fn written_where_it_is_the_most(few: Outcome) -> Outcome {
     Outcome { folded: Folded::of(few.folded.unfolded().unwrap()), ..few }
 }
 
+/// Layers with adapters under DeepSpeed that are not alike where they are compared: all is run.
+fn is_known(family: &str, options: &Options) -> bool {
+    let is_odd = ["gpt2", "gpt_neox"].contains(&family) || options.recompute != Recompute::None;
+    is_odd && options.lora.is_some()
+}
+
+/// What was wrong of how many, and how many were counted without being written down.
+#[derive(Default)]
+struct Met {
+    wrong: Vec<String>,
+    all: usize,
+    counted: usize,
+}
+
+impl Met {
+    fn meet(&mut self, architecture: &Architecture, options: &Options) {
+        let Ok(whole) = run_all(architecture, options, LENGTH) else { return };
+        self.all += 1;
+        let family = architecture.family.model_type;
+        let said = match run_alike(architecture, options, LENGTH, FEW).unwrap() {
+            Some(few) if few.layers_left_out < 2 => Some("all run".to_owned()),
+            Some(few) => {
+                let few = written_where_it_is_the_most(few);
+                self.counted += usize::from(!few.folded.is_whole());
+                difference(architecture, options, few, whole)
+            }
+            None if is_known(family, options) => None,
+            None => Some("not repeated".to_owned()),
+        };
+        self.wrong.extend(said.map(|said| format!("{family}: {said} with {options:?}")));
+    }
+
+    /// Nothing was wrong, and of so many in a hundred no tape was written down.
+    #[track_caller]
+    fn are_right(&self, counted: usize) {
+        let Met { wrong, all, .. } = self;
+        assert!(wrong.is_empty(), "{} of {all}: {:#?}", wrong.len(), wrong.get(..4).unwrap_or(wrong));
+        assert!(self.counted * 100 >= all * counted, "{} of {all}", self.counted);
+    }
+}
+
 #[test]
 fn what_goes_by_the_bounds_of_parts_is_put_in_its_place() {
-    let (mut wrong, mut met, mut counted) = (Vec::new(), 0, 0);
+    let mut met = Met::default();
     for (number, architecture) in architectures().into_iter().enumerate() {
         for (at, bucket) in BUCKETS.into_iter().enumerate() {
             // each family meets each bucket with one of the ranks, llama with all of them
-            let ranks = RANKS.iter().enumerate();
-            let is_met = |which: usize| {
-                architecture.family.model_type == "llama" || (number + at) % RANKS.len() == which
-            };
-            for (_, rank) in ranks.filter(|(which, _)| is_met(*which)) {
-                for sharding in [Sharding::Zero1, Sharding::Zero2] {
-                    for (variant, options) in variants(&zero(sharding, *rank, bucket)).into_iter().enumerate()
-                    {
-                        let Ok(whole) = run_all(&architecture, &options, LENGTH) else { continue };
-                        met += 1;
-                        let said = match run_alike(&architecture, &options, LENGTH, FEW).unwrap() {
-                            Some(few) if few.layers_left_out < 2 => Some("all run".to_owned()),
-                            Some(few) => {
-                                let few = written_where_it_is_the_most(few);
-                                counted += usize::from(!few.folded.is_whole() && sharding == Sharding::Zero2);
-                                difference(&architecture, &options, few, whole)
-                            }
-                            None => Some("not repeated".to_owned()),
-                        };
-                        let family = architecture.family.model_type;
-                        wrong.extend(said.map(|said| {
-                            format!("{family}: {said:.70} variant {variant} {sharding:?} {rank:?} {bucket}")
-                        }));
-                    }
+            let is_llama = architecture.family.model_type == "llama";
+            let is_met = |which: usize| is_llama || (number + at) % RANKS.len() == which;
+            for (_, rank) in RANKS.iter().enumerate().filter(|(which, _)| is_met(*which)) {
+                for options in variants(&zero(Sharding::Zero2, *rank, bucket)) {
+                    met.meet(&architecture, &options);
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{} of {met}: {:#?}", wrong.len(), &wrong);
-    assert!(met > 1_000 && counted > met / 8, "{counted} of {met}");
+    met.are_right(10);
+}
+
+#[test]
+fn stage_1_looks_at_gradients_when_all_have_come() {
+    let mut met = Met::default();
+    for (architecture, rank) in architectures().into_iter().zip(RANKS.iter().cycle()) {
+        variants(&zero(Sharding::Zero1, *rank, 7_000)).iter().for_each(|it| met.meet(&architecture, it));
+    }
+    met.are_right(80);
+}
+
+/// Layers that have gradients larger than a bucket of the usual size, which go by themselves.
+#[test]
+fn large_layers_are_counted() {
+    let mut config: serde_json::Value =
+        serde_json::from_str(open_model("llama-3.1-405b").unwrap().config.text()).unwrap();
+    config["num_hidden_layers"] = 24.into();
+    let large = Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap();
+    let usual = ZeroSizes::default().reduce_bucket_size;
+    let mut met = Met::default();
+    for rank in [(64, 0), (64, 1), (24, 23)] {
+        variants(&zero(Sharding::Zero2, rank, usual)).iter().for_each(|it| met.meet(&large, it));
+    }
+    met.are_right(50);
 }
