@@ -320,7 +320,7 @@ pub(crate) fn shares_within_passes(options: &Options) -> bool {
 
 /// Whether DeepSpeed sends gradients and parameters by its own buckets as they come, or copies them to the host: where a
 /// bucket is full has nothing to do with layers. Stage 1 alone does so when the last backward has ended.
-fn sends_in_buckets(options: &Options) -> bool {
+pub(crate) fn sends_in_buckets(options: &Options) -> bool {
     let at_the_end = options.parallel.sharding == Sharding::Zero1 && !options.offload.has_optimizer();
     options.is_deepspeed() && !at_the_end
 }
