@@ -11,7 +11,7 @@ use peakledger_plan::post_training::{Algorithm, Engine, OffloadBetween, PostTrai
 #[command(next_help_heading = "Post-training")]
 pub(crate) struct PostTrainingArgs {
     /// Plan a step of post-training: a rollout, passes that score it, and the training step on one timeline
-    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["candidates", "usual", "explain", "shown", "alloc_conf", "rank", "files"])]
+    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["candidates", "usual", "explain", "shown", "alloc_conf", "files"])]
     post_training: Option<AlgorithmArg>,
     /// Tokens of a prompt [default: 512]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
@@ -22,7 +22,7 @@ pub(crate) struct PostTrainingArgs {
     /// Responses to a prompt that GRPO compares (num_generations) [default: 8]
     #[arg(long, value_name = "G", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     group_size: Option<u64>,
-    /// Sequences of a rollout on this GPU [default: as many as a step trains on, a group at least]
+    /// Sequences of a rollout on each GPU [default: as many as a step trains on, a group at least]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     rollout_sequences: Option<u64>,
     /// Who samples: generate() of transformers with the trained weights, or vLLM on the same card with its own [default: hf]
@@ -34,6 +34,9 @@ pub(crate) struct PostTrainingArgs {
     /// vLLM sleeps while models score and train: at level 1 its weights are on the host, at level 2 it holds nothing
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "2", value_name = "LEVEL", requires = "post_training")]
     vllm_enable_sleep_mode: Option<LevelArg>,
+    /// Ranks that share out vLLM's weights and its cache, and sample together [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u32>, requires = "post_training")]
+    vllm_tensor_parallel_size: Option<u32>,
     /// The weight of the KL term of GRPO; with any but 0 there is a reference [default: 0]
     #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = weight, requires = "post_training")]
     beta: Option<f64>,
@@ -151,10 +154,12 @@ impl PostTrainingArgs {
                 LevelArg::One => 1,
                 LevelArg::Two => 2,
             }),
+            tensor_parallel_size: self.vllm_tensor_parallel_size.unwrap_or(1),
         };
         let asked = [
             ("--vllm-gpu-memory-utilization", vllm.gpu_memory_utilization.is_some()),
             ("--vllm-enable-sleep-mode", vllm.sleep_level.is_some()),
+            ("--vllm-tensor-parallel-size", self.vllm_tensor_parallel_size.is_some()),
         ];
         match (self.rollout_engine, asked.iter().find(|(_, asked)| *asked)) {
             (Some(EngineArg::Vllm), _) => Ok(Engine::Vllm(vllm)),

@@ -49,7 +49,23 @@ impl PostTrainingReport<'_> {
     fn peak_lines(&self) -> (String, Option<&str>) {
         let peak = self.file.ledger.peak();
         let algorithm = self.planned.request.algorithm.as_str();
-        (format!("peak {} in {} of a {algorithm} step", peak.bytes, peak.slot.id()), self.file.peak_op())
+        let ranks = self.ranks();
+        (
+            format!("peak {} in {} of a {algorithm} step{ranks}", peak.bytes, peak.slot.id()),
+            self.file.peak_op(),
+        )
+    }
+
+    /// Whose step it is, where there are several ranks.
+    fn ranks(&self) -> String {
+        let PostTrained { actor, ranks_differ, request, .. } = self.planned;
+        let (world, rank) = (actor.mesh.world, actor.options.parallel.rank);
+        match (request.rank, ranks_differ) {
+            _ if world == 1 => String::new(),
+            (Some(_), _) => format!(" on rank {rank} of {world}"),
+            (None, true) => format!(" on rank {rank} of {world}, which needs most"),
+            (None, false) => format!(" on each of {world} ranks"),
+        }
     }
 
     fn host_line(&self) -> Option<String> {
@@ -150,6 +166,9 @@ impl Report for PostTrainingReport<'_> {
                 algorithm: planned.request.algorithm.as_str(),
                 prompt_len: planned.request.prompt_len,
                 response_len: planned.request.response_len,
+                world: planned.actor.mesh.world,
+                rank: planned.actor.options.parallel.rank,
+                ranks_differ: planned.ranks_differ,
                 rollout_sequences: planned.sequences,
                 kv_cache_bytes: planned.kv_cache.get(),
                 models: planned.models.iter().map(model).collect(),
@@ -224,6 +243,11 @@ struct StepJson {
     algorithm: &'static str,
     prompt_len: u64,
     response_len: u64,
+    /// All ranks, and the one whose step this is: where they differ, the one that needs most.
+    world: u32,
+    rank: u32,
+    ranks_differ: bool,
+    /// Of each rank.
     rollout_sequences: u64,
     kv_cache_bytes: u64,
     models: Vec<ModelJson>,

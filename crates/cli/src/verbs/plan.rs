@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Of many GPUs, the rank whose plan is shown: a number, worst for the one that needs most, or all for that one and the
     /// phases of every other [default: worst]
     #[arg(long, value_name = "R|worst|all", allow_negative_numbers = true, value_parser = rank, help_heading = IN_OPTIONS)]
-    rank: Option<RankArg>,
+    pub(super) rank: Option<RankArg>,
     /// Draw the timeline in the table
     #[arg(long, help_heading = "Output")]
     plot: bool,
@@ -79,7 +79,7 @@ enum StepArg {
 
 /// Which rank is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RankArg {
+pub(super) enum RankArg {
     Worst,
     All,
     Number(u32),

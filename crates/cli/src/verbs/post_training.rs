@@ -1,6 +1,6 @@
 //! `peakledger plan --post-training`: several models on one timeline.
 
-use super::plan::{Args, Question, answer, targets};
+use super::plan::{Args, Question, RankArg, answer, targets};
 use crate::Answer;
 use crate::args::architecture;
 use peakledger_core::document::LedgerFile;
@@ -17,6 +17,15 @@ pub(super) fn run(args: &Args, question: &Question, request: PostTraining) -> Re
     let card = args.gpu.as_deref().map(card).transpose()?;
     let architecture = architecture(&model.config)?;
     let options = question.asked.step.options(card.as_ref())?;
+    let rank = match args.rank {
+        Some(RankArg::Number(rank)) => Some(rank),
+        Some(RankArg::All) => {
+            let problem = Problem::in_option("--rank", "post-training is shown of one rank");
+            return Err(problem.mend("use a number, or worst"));
+        }
+        Some(RankArg::Worst) | None => None,
+    };
+    let request = PostTraining { rank, ..request };
     let planned = post_train(architecture, options, request, card.as_ref())?;
     let note = format!(
         "peakledger plan {} --post-training {}, a step at device level: what the dispatcher hands out, the batch and kernel memory",

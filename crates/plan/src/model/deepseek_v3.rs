@@ -113,6 +113,10 @@ impl Blueprint for DeepseekV3 {
         self.kv_lora_rank.saturating_add(self.qk_rope_head_dim)
     }
 
+    fn cached_heads(&self, _: &Shape) -> u64 {
+        1
+    }
+
     /// Megatron has no biases on its way down to the latents and up from them, and its sigmoid router makes the weights of a
     /// token sum to 1.
     fn megatron(&self, shape: &Shape) -> Option<Gpt> {

@@ -144,6 +144,11 @@ pub(crate) trait Blueprint: Debug + Send + Sync {
         let widths = shape.head_dim.saturating_add(shape.v_head_dim.unwrap_or(shape.head_dim));
         shape.num_key_value_heads.saturating_mul(widths)
     }
+
+    /// The heads that these are of.
+    fn cached_heads(&self, shape: &Shape) -> u64 {
+        shape.num_key_value_heads
+    }
 }
 
 /// How a model is run.

@@ -1,9 +1,9 @@
 //! What post-training cannot be, each in a sentence with its mend.
 
-use super::{Algorithm, Engine, PostTraining};
+use super::{Algorithm, Engine, PostTraining, sharding, vllm};
 use crate::config::Architecture;
 use crate::options::{HoldOutputs, MOST_TOKENS, Options};
-use crate::parallel::Stack;
+use crate::parallel::{Sharding, Stack};
 use peakledger_input::Problem;
 
 fn wrong(option: &str, cause: impl Into<String>, mend: impl Into<String>) -> Result<(), Problem> {
@@ -40,6 +40,10 @@ pub(super) fn check(
         }
     }
     check_step(options)?;
+    check_sharing(request, options)?;
+    if let Engine::Vllm(vllm) = request.engine {
+        vllm::check(architecture, options, vllm)?;
+    }
     check_models(request)?;
     match request.algorithm {
         Algorithm::Dpo => check_pairs(request),
@@ -53,9 +57,11 @@ fn check_step(options: &Options) -> Result<(), Problem> {
         let cause = "a sequence is a prompt and a response";
         return wrong("--seq-len", cause, "say `--prompt-len` and `--response-len` instead");
     }
-    if options.mesh()?.world > 1 {
-        let cause = "post-training is planned on one GPU as yet";
-        return wrong("--post-training", cause, "leave out the options that spread the step");
+    let mesh = options.mesh()?;
+    let spread = [("--tp", mesh.tp), ("--pp", mesh.pp), ("--cp", mesh.cp), ("--ep", mesh.ep)];
+    if let Some((option, _)) = spread.iter().find(|(_, ranks)| *ranks > 1) {
+        let cause = "post-training is planned over data parallel ranks alone";
+        return wrong(option, cause, "leave it out, and shard by --fsdp full_shard or --zero 3");
     }
     if options.stack != Stack::Transformers {
         let cause = "post-training is planned on transformers' modules alone";
@@ -72,6 +78,17 @@ fn check_step(options: &Options) -> Result<(), Problem> {
     if options.offload.parameters {
         let cause = "parameters that come a layer at a time are not planned beside other models";
         return wrong("--offload", cause, "`--offload-between actor` moves them between phases");
+    }
+    Ok(())
+}
+
+/// What is not planned of ranks that share parameters out.
+fn check_sharing(request: &PostTraining, options: &Options) -> Result<(), Problem> {
+    let sharding = options.parallel.sharding;
+    let asks_itself = options.lora.is_some() && request.has_reference();
+    if request.algorithm == Algorithm::Dpo && asks_itself && sharding == Sharding::Zero3 {
+        let cause = "the reference is the actor without its adapters, whose forward between forward and backward breaks the trace that ZeRO 3 fetches by";
+        return wrong("--zero", cause, "add --precompute-ref-log-probs, or use --zero 2");
     }
     Ok(())
 }
@@ -120,8 +137,9 @@ fn check_rollout(request: &PostTraining, options: &Options) -> Result<(), Proble
     if sequences == 0 {
         return wrong("--rollout-sequences", "a rollout of 0 sequences", "use 1 or more");
     }
-    if !sequences.is_multiple_of(group.max(1)) {
-        let cause = format!("{sequences} sequences are no whole number of groups of {group}");
+    if !sequences.is_multiple_of(sharding::of_a_rank(group, options).max(1)) {
+        let of_each = if options.mesh()?.world > 1 { " of each rank" } else { "" };
+        let cause = format!("{sequences} sequences{of_each} are no whole number of groups of {group}");
         return wrong("--group-size", cause, "use a divisor, or another `--rollout-sequences`");
     }
     if !sequences.is_multiple_of(trained.max(1)) {

@@ -2,9 +2,11 @@
 //! spread over all of them by who needs it when.
 
 use super::models::{Model, Models};
-use super::rollout::{Pool, ROLLOUT, Sampled, Sampler};
+use super::rollout::{ROLLOUT, SYNC, Sampled, Sampler};
+use super::vllm::Pool;
 use super::{OffloadBetween, PostTraining};
 use crate::contributors::{GroupKey, Places, name};
+use crate::parallel::Sharding;
 use crate::torch::tape::rounded;
 use crate::{Contributor, Plan, Step};
 use peakledger_core::{
@@ -106,6 +108,10 @@ impl<'a> Composer<'a> {
                 Sampler::Generate(plan) => (Some(&**plan), Some(Model::Actor)),
                 Sampler::Pool(own) => {
                     pool = Some(own);
+                    if own.gathered > Bytes::ZERO {
+                        let model = Some(Model::Actor);
+                        parts.push(Part { passing: SYNC, plan: None, model, owns: false, trains: false });
+                    }
                     (None, None)
                 }
             };
@@ -161,8 +167,9 @@ impl<'a> Composer<'a> {
                 }
             }
             None => {
-                let slot =
-                    Slot { phase: Phase::named(ROLLOUT), micro_batch, first: Moment(0), last: Moment(0) };
+                let name = self.parts.get(part).map_or(ROLLOUT, |part| part.passing);
+                let phase = Phase::named(name);
+                let slot = Slot { phase, micro_batch, first: Moment(0), last: Moment(0) };
                 self.push(laid, &slot, slot.phase.clone(), micro_batch, None);
             }
         }
@@ -259,9 +266,14 @@ impl<'a> Composer<'a> {
                 states.push((group, State { name, residencies, ..state }));
                 continue;
             }
-            for laid in self.laid.iter().filter(|laid| laid.part == number) {
+            let stays_whole = !part.trains && stays_whole(plan, &state);
+            for (at, laid) in self.laid.iter().enumerate().filter(|(_, laid)| laid.part == number) {
                 let stays = state.residencies.as_slice().iter().filter_map(|stay| laid.shifted(stay));
-                let Some(residencies) = residencies(stays.collect()) else { continue };
+                let mut stays: Vec<Residency> = stays.collect();
+                if stays_whole && let Some(stay) = stays.last_mut() {
+                    self.until_used_again(at, part, stay);
+                }
+                let Some(residencies) = residencies(stays) else { continue };
                 let of = part.passing;
                 let name = match laid.micro_batch {
                     None => format!("{of}{OF}{}", state.name),
@@ -309,6 +321,28 @@ impl<'a> Composer<'a> {
         residencies(spread.collect())
     }
 
+    /// What a pass leaves whole is there until its model runs again; of a model that is never trained, and does not wait on
+    /// the host, it was there before too.
+    fn until_used_again(&self, at: usize, part: &Part<'_>, stay: &mut Residency) {
+        let OffloadBetween { reference, reward, .. } = self.request.offload_between;
+        let is_never_trained = match part.model {
+            Some(Model::Reference) if reference => return,
+            Some(Model::Reward) if reward => return,
+            model => matches!(model, Some(Model::Reference | Model::Reward)),
+        };
+        let is_of_it =
+            |laid: &&Laid| self.parts.get(laid.part).is_some_and(|other| other.model == part.model);
+        let next = self.laid.iter().skip(at + 1).filter(is_of_it).find_map(|laid| laid.slots.first());
+        match next {
+            Some((_, begins)) => stay.end = Moment(begins.0.saturating_sub(1)),
+            None if is_never_trained => stay.end = self.last(),
+            None => {}
+        }
+        if is_never_trained && !self.laid.iter().take(at).any(|laid| is_of_it(&laid)) {
+            stay.start = Moment(0);
+        }
+    }
+
     fn last(&self) -> Moment {
         self.order.last().map_or(Moment(0), |(_, _, last)| *last)
     }
@@ -330,7 +364,15 @@ impl<'a> Composer<'a> {
     /// What vLLM holds, asleep and awake.
     fn engine(&self, states: &mut Vec<(Group, State)>) {
         let Some(pool) = self.pool else { return };
-        let samples = |laid: &Laid| self.parts.get(laid.part).is_some_and(|part| part.passing == ROLLOUT);
+        let is_in = |laid: &Laid, phases: &[&str]| {
+            self.parts.get(laid.part).is_some_and(|part| phases.contains(&part.passing))
+        };
+        if let Some(residencies) = self.periods(None, |laid| is_in(laid, &[SYNC])) {
+            let (name, category) = ("sync_weights: gathered parameters".into(), Category::Parameter);
+            let state =
+                State { name, category, detail: None, bytes: pool.gathered, persistent: false, residencies };
+            states.push((Group::Named("actor · gathered for vLLM"), state));
+        }
         let (weights_away, blocks_away) = match pool.vllm.sleep_level {
             None => (Some(Device::Gpu), Some(Device::Gpu)),
             Some(1) => (Some(Device::Cpu), None),
@@ -340,17 +382,27 @@ impl<'a> Composer<'a> {
             None => ["vllm: KV cache blocks", "vLLM · KV cache blocks"],
             Some(_) => ["vllm: KV cache blocks and workspace", "vLLM · KV cache blocks and workspace"],
         };
-        for ([name, group], category, bytes, away) in [
+        // blocks come when it has its weights (`wake_up`)
+        for ([name, group], category, bytes, away, needed) in [
             (
                 ["vllm: weights, bf16", "vLLM · weights, bf16"],
                 Category::Parameter,
                 pool.weights,
                 weights_away,
+                &[SYNC, ROLLOUT][..],
             ),
-            (all_else, Category::Activation, pool.blocks, blocks_away),
-            (["vllm: logits, fp32", "vLLM · logits, fp32"], Category::Activation, pool.logits, None),
+            (all_else, Category::Activation, pool.blocks, blocks_away, &[ROLLOUT]),
+            (
+                ["vllm: logits, fp32", "vLLM · logits, fp32"],
+                Category::Activation,
+                pool.logits,
+                None,
+                &[ROLLOUT],
+            ),
         ] {
-            let Some(residencies) = self.periods(away, samples).filter(|_| bytes > Bytes::ZERO) else {
+            let Some(residencies) =
+                self.periods(away, |laid| is_in(laid, needed)).filter(|_| bytes > Bytes::ZERO)
+            else {
                 continue;
             };
             let persistent = away.is_some();
@@ -368,6 +420,7 @@ impl<'a> Composer<'a> {
                 "score_actor" => ("old log-probabilities", self.request.response_len),
                 "score_reference" => ("reference log-probabilities", self.request.response_len),
                 "score_critic" => ("values", self.request.response_len),
+                SYNC => continue,
                 _ => ("rewards", 1),
             };
             let bytes = Bytes::new(rounded(sequences.saturating_mul(numbers).saturating_mul(4)));
@@ -383,6 +436,14 @@ impl<'a> Composer<'a> {
             states.push((Group::Named("experience"), state));
         }
     }
+}
+
+/// Whether a storage of a pass that gathers parameters is still there when the pass ends.
+fn stays_whole(plan: &Plan, state: &State) -> bool {
+    let end = plan.steady.timeline.moments().checked_sub(1);
+    let is_shared_out = plan.options.parallel.sharding != Sharding::Replicated;
+    let last = state.residencies.as_slice().last();
+    is_shared_out && last.is_some_and(|stay| stay.device == Device::Gpu && Some(stay.end.index()) == end)
 }
 
 /// Stays as residencies, if there are any.

@@ -5,7 +5,7 @@
 //! Nothing here is a formula where the interpreter can run: the training step is [`plan`]'s with the trainer's
 //! own loss, the passes that score run the same modules under `no_grad` (`score`), a rollout by `generate()` runs prefill
 //! and the last step over its KV cache (`rollout`). `compose` puts their tapes on one timeline with phases of its own.
-//! The answer is an ordinary ledger.
+//! The answer is an ordinary ledger. On many GPUs it is that of the data parallel rank that needs most (`sharding`).
 //!
 //! Sources: TRL 1.16 (`trainer/grpo_trainer.py`, `trainer/dpo_trainer.py`, `generation/vllm_generation.py`) for GRPO and DPO;
 //! verl 0.9.1 (`trainer/ppo/ray_trainer.py`, `workers/engine_workers.py`) and OpenRLHF 0.11.2 (`trainer/ppo_trainer.py`) for
@@ -16,6 +16,8 @@ mod compose;
 mod models;
 mod rollout;
 mod score;
+mod sharding;
+mod vllm;
 mod words;
 
 pub use models::ModelInMemory;
@@ -25,11 +27,12 @@ use crate::config::Architecture;
 use crate::notes::Assumption;
 use crate::options::{Objective, Options};
 use crate::torch::Dtype;
-use crate::{Contributor, Plan, Verdict, plan};
+use crate::{Contributor, Plan, Verdict};
 use compose::{Composed, Composer};
-use models::Models;
+use models::{Models, of_critic, with_values};
 use peakledger_core::{Bytes, Ledger, Moment};
 use peakledger_input::Problem;
+use sharding::{Ranks, on_rank};
 
 /// How a model is trained after it was trained on text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +66,20 @@ pub enum Engine {
 }
 
 /// How vLLM shares the card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vllm {
     /// `gpu_memory_utilization` in millionths of the card; without one, as many blocks as the sequences fill.
     pub gpu_memory_utilization: Option<u32>,
     /// The level at which it sleeps while models score and train: 1 keeps its weights on the host, 2 keeps nothing.
     pub sleep_level: Option<u8>,
+    /// Ranks that share out its weights and its cache, and sample the prompts of all of them (`vllm_tensor_parallel_size`).
+    pub tensor_parallel_size: u32,
+}
+
+impl Default for Vllm {
+    fn default() -> Vllm {
+        Vllm { gpu_memory_utilization: None, sleep_level: None, tensor_parallel_size: 1 }
+    }
 }
 
 /// What is on the host between the phases that need it.
@@ -97,7 +108,7 @@ pub struct PostTraining {
     pub response_len: u64,
     /// Responses to a prompt that are compared (`num_generations`); without one 8.
     pub group_size: Option<u64>,
-    /// Sequences of a rollout on this card; without one as many as a step trains on, a group at least.
+    /// Sequences of a rollout on this card, of each rank its own; without one as many as a step trains on, a group at least.
     pub rollout_sequences: Option<u64>,
     /// Who samples.
     pub engine: Engine,
@@ -109,6 +120,8 @@ pub struct PostTraining {
     pub reward_model: Option<bool>,
     /// What sleeps on the host.
     pub offload_between: OffloadBetween,
+    /// The rank that is planned; without one that which needs most.
+    pub rank: Option<u32>,
 }
 
 impl PostTraining {
@@ -125,6 +138,7 @@ impl PostTraining {
             reference_dtype: None,
             reward_model: None,
             offload_between: OffloadBetween::default(),
+            rank: None,
         }
     }
 
@@ -158,12 +172,13 @@ impl PostTraining {
         }
     }
 
-    /// Sequences of a rollout: whole groups, and whole steps of training.
+    /// Sequences of a rollout for a rank: whole steps of training, and with those of all other ranks whole groups.
     fn sequences(&self, options: &Options) -> u64 {
         let trained = Self::sequences_of_a_step(options);
+        let of_a_rank = sharding::of_a_rank(self.group(), options);
         self.rollout_sequences.unwrap_or(match self.group_size {
-            None => trained.max(self.group()),
-            Some(_) => trained.next_multiple_of(self.group().max(1)),
+            None => trained.max(of_a_rank),
+            Some(_) => trained.next_multiple_of(of_a_rank.max(1)),
         })
     }
 
@@ -186,9 +201,11 @@ impl PostTraining {
 pub struct PostTrained {
     /// What was asked for.
     pub request: PostTraining,
-    /// The training step of the actor by itself.
+    /// Whether other ranks need less than the one that is here; never where it was asked for.
+    pub ranks_differ: bool,
+    /// The training step of the actor by itself, of the rank that needs most.
     pub actor: Plan,
-    /// Sequences of a rollout; 0 where nothing is sampled.
+    /// Sequences of a rollout for a rank; 0 where nothing is sampled.
     pub sequences: u64,
     /// The models on the card, and what each keeps there.
     pub models: Vec<ModelInMemory>,
@@ -247,10 +264,22 @@ pub fn post_train(
         Algorithm::Dpo => None,
         _ => Some(rollout::plan(&architecture, &options, &request, card)?),
     };
-    let models = Models::plan(architecture, training, &request, &options)?;
-    let mut composer = Composer::new(&request, &models, sampled.as_ref());
-    composer.lay_out();
-    let composed = composer.compose(request.sequences(&options))?;
+    let critic = request.has_critic().then(|| with_values(&architecture));
+    let trained = critic.iter().map(|critic| (critic, of_critic(&training)));
+    let trained: Vec<_> = trained.chain([(&architecture, training.clone())]).collect();
+    let ranks = Ranks::of(&trained, request.rank)?;
+    let mut worst: Option<(Models, Composed)> = None;
+    for rank in ranks.planned() {
+        let models = Models::plan(&architecture, &on_rank(&training, *rank), &request, &options)?;
+        let mut composer = Composer::new(&request, &models, sampled.as_ref());
+        composer.lay_out();
+        let composed = composer.compose(request.sequences(&options))?;
+        let peak = |composed: &Composed| composed.ledger.peak().bytes;
+        if worst.as_ref().is_none_or(|(_, other)| peak(&composed) > peak(other)) {
+            worst = Some((models, composed));
+        }
+    }
+    let Some((models, composed)) = worst else { unreachable!("a rank is planned") };
     let sequences = sampled.as_ref().map_or(0, |sampled| sampled.sequences);
     let kv_cache = sampled.as_ref().map_or(Bytes::ZERO, |sampled| sampled.kv_cache);
     let mut assumptions = words::assumptions(&request, &options, &models, sampled.as_ref());
@@ -258,17 +287,13 @@ pub fn post_train(
     assumptions.extend(models.actor.assumptions().into_iter().filter(|it| it.topic != "loop"));
     Ok(PostTrained {
         sequences,
+        ranks_differ: matches!(ranks, Ranks::Differ(_)),
         models: models.in_memory(&composed.ledger),
         kv_cache,
         assumptions,
-        not_counted: words::not_counted(&request, sampled.as_ref()),
+        not_counted: words::not_counted(&request, &options, sampled.as_ref()),
         actor: models.actor,
         composed,
         request,
     })
-}
-
-/// Plans a training step, for which there is no other way in here.
-fn step(architecture: Architecture, options: Options) -> Result<Plan, Problem> {
-    plan(architecture, options)
 }

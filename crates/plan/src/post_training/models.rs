@@ -2,10 +2,12 @@
 
 use super::compose::of_model;
 use super::score::{pass, scoring, untrained};
+use super::sharding::{Untrained, of_trained, of_untrained};
 use super::{Algorithm, PostTraining};
 use crate::Plan;
 use crate::config::{Architecture, Shape};
 use crate::options::{Objective, Options};
+use crate::plan as plan_step;
 use peakledger_core::{Bytes, Category, Ledger};
 use peakledger_input::Problem;
 
@@ -48,41 +50,47 @@ pub(super) struct Models {
 }
 
 impl Models {
-    /// Plans each by itself. `given` are the options before the algorithm changed them.
+    /// Plans each by itself, on the rank that `training` names. `given` are the options before the algorithm changed them.
     pub(super) fn plan(
-        architecture: Architecture,
-        training: Options,
+        architecture: &Architecture,
+        training: &Options,
         request: &PostTraining,
         given: &Options,
     ) -> Result<Models, Problem> {
-        let with_values = Architecture { shape: with_values(&architecture.shape), ..architecture.clone() };
+        let with_values = with_values(architecture);
         let dtype = request.reference_dtype.unwrap_or(training.loaded());
         let has_adapters = training.lora.is_some();
         let (log_probs, values) = (training.objective, Objective::Values);
+        let as_trained = Some(of_trained(request));
         let mut scorers = Vec::new();
         if request.has_reward_model() {
-            let options = untrained(&training, values, Some(dtype));
-            let plan = pass(&with_values, options, "score_reward")?;
+            let options = untrained(training, values, Some(dtype));
+            let (options, way) = of_untrained(request, Untrained::Reward, options);
+            let plan = pass(&with_values, options, "score_reward", way)?;
             scorers.push(Scorer { phase: "score_reward", plan, model: Model::Reward, owns_weights: true });
         }
         if request.scores_itself(given) {
-            let plan = pass(&architecture, scoring(&training, log_probs), "score_actor")?;
+            let plan = pass(architecture, scoring(training, log_probs), "score_actor", as_trained)?;
             scorers.push(Scorer { phase: "score_actor", plan, model: Model::Actor, owns_weights: false });
         }
         if request.has_reference() {
             // adapters are switched off to get the reference
-            let options = untrained(&training, log_probs, (!has_adapters).then_some(dtype));
-            let plan = pass(&architecture, options, "score_reference")?;
+            let options = untrained(training, log_probs, (!has_adapters).then_some(dtype));
+            let (options, way) = match has_adapters {
+                true => (options, as_trained),
+                false => of_untrained(request, Untrained::Reference, options),
+            };
+            let plan = pass(architecture, options, "score_reference", way)?;
             let model = if has_adapters { Model::Actor } else { Model::Reference };
             scorers.push(Scorer { phase: "score_reference", plan, model, owns_weights: !has_adapters });
         }
         let mut critic = None;
         if request.has_critic() {
-            let plan = pass(&with_values, scoring(&training, values), "score_critic")?;
+            let plan = pass(&with_values, scoring(training, values), "score_critic", as_trained)?;
             scorers.push(Scorer { phase: "score_critic", plan, model: Model::Critic, owns_weights: false });
-            critic = Some(super::step(with_values, Options { objective: values, ..training.clone() })?);
+            critic = Some(plan_step(with_values, of_critic(training))?);
         }
-        Ok(Models { actor: super::step(architecture, training)?, critic, scorers })
+        Ok(Models { actor: plan_step(architecture.clone(), training.clone())?, critic, scorers })
     }
 
     /// What each model keeps from step to step.
@@ -110,9 +118,15 @@ impl Models {
     }
 }
 
-/// The shape of a model that gives values: a head for the vocabulary would be a parameter more, so it is left tied.
-fn with_values(shape: &Shape) -> Shape {
-    Shape { tie_word_embeddings: true, ..shape.clone() }
+/// The same model as one that gives values: a head for the vocabulary would be a parameter more, so it is left tied.
+pub(super) fn with_values(architecture: &Architecture) -> Architecture {
+    let shape = Shape { tie_word_embeddings: true, ..architecture.shape.clone() };
+    Architecture { shape, ..architecture.clone() }
+}
+
+/// The options of the critic's training step, by those of the actor's.
+pub(super) fn of_critic(training: &Options) -> Options {
+    Options { objective: Objective::Values, ..training.clone() }
 }
 
 /// A model on the card and what it keeps from step to step.

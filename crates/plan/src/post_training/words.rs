@@ -2,10 +2,11 @@
 
 use super::models::Models;
 use super::rollout::{Sampled, Sampler};
-use super::{Algorithm, OffloadBetween, PostTraining};
+use super::{Algorithm, OffloadBetween, PostTraining, sharding};
 use crate::notes::Assumption;
-use crate::options::Options;
-use peakledger_core::counted;
+use crate::options::{Options, Recompute};
+use crate::parallel::Sharding;
+use peakledger_core::{Bytes, counted};
 
 /// Everything that is assumed of what is around the training step.
 pub(super) fn assumptions(
@@ -14,9 +15,10 @@ pub(super) fn assumptions(
     models: &Models,
     sampled: Option<&Sampled>,
 ) -> Vec<Assumption> {
-    let mut list = vec![("step", step(request, options))];
+    let mut list = vec![("step", step(request, options, models.actor.mesh.world))];
+    list.extend(sharding::said(request, options, &models.actor.mesh).map(|said| ("models", said)));
     if let Some(sampled) = sampled {
-        list.push(("rollout", rollout(sampled)));
+        list.push(("rollout", rollout(sampled, options)));
     }
     list.push(("scoring", scoring(request, options, models)));
     if models.critic.is_some() {
@@ -27,18 +29,19 @@ pub(super) fn assumptions(
     list.into_iter().map(|(topic, value)| Assumption { topic, value }).collect()
 }
 
-fn step(request: &PostTraining, options: &Options) -> String {
+fn step(request: &PostTraining, options: &Options, world: u32) -> String {
     let (prompt, response) = (request.prompt_len, request.response_len);
     let lengths = format!("{prompt} tokens of prompt and {response} of response, every row at full length");
     let trained = PostTraining::sequences_of_a_step(options);
     if request.algorithm == Algorithm::Dpo {
         return format!(
-            "DPO, as TRL 1.16 runs it: {} a step, chosen and rejected in one batch; {lengths}",
-            counted(trained, "pair")
+            "DPO, as TRL 1.16 runs it: {} a step{}, chosen and rejected in one batch; {lengths}",
+            counted(trained, "pair"),
+            if world > 1 { " on each rank" } else { "" }
         );
     }
     let sequences = request.sequences(options);
-    let rollout = counted(sequences, "sequence");
+    let rollout = counted(sequences, "sequence") + if world > 1 { " on each rank" } else { "" };
     let steps = match sequences.checked_div(trained).unwrap_or(1) {
         1 => "one optimizer step on a rollout".to_owned(),
         steps => format!("{steps} optimizer steps on a rollout, of which one is here"),
@@ -46,21 +49,30 @@ fn step(request: &PostTraining, options: &Options) -> String {
     match request.algorithm {
         Algorithm::Grpo => {
             let group = request.group();
-            format!("GRPO, as TRL 1.16 runs it: {rollout} in groups of {group}, {steps}; {lengths}")
+            let all = match world {
+                1 => String::new(),
+                world => format!(", {} together", sequences.saturating_mul(u64::from(world))),
+            };
+            format!("GRPO, as TRL 1.16 runs it: {rollout}{all} in groups of {group}, {steps}; {lengths}")
         }
         _ => format!("PPO, as verl and OpenRLHF run it: {rollout}, {steps}; {lengths}"),
     }
 }
 
-fn rollout(sampled: &Sampled) -> String {
+fn rollout(sampled: &Sampled, options: &Options) -> String {
     let (all, kv_cache) = (counted(sampled.sequences, "sequence"), sampled.kv_cache);
     match &sampled.by {
         Sampler::Generate(_) => format!(
-            "generate() of transformers with the weights that are trained, all {all} at once at temperature 1; a \
-             DynamicCache that grows to {kv_cache}, a layer copied at each step"
+            "generate() of transformers with the weights that are trained{}, all {all} at once at temperature 1; a \
+             DynamicCache that grows to {kv_cache}, a layer copied at each step",
+            sharding::in_generate(options.parallel.sharding)
         ),
         Sampler::Pool(pool) => {
-            let at_once = sampled.at_once;
+            let (at_once, all) = (sampled.at_once, counted(pool.sequences, "sequence"));
+            let of_group = match pool.vllm.tensor_parallel_size {
+                1 => String::new(),
+                ranks => format!(" divided over {ranks} ranks, which sample together"),
+            };
             let blocks = match pool.vllm.gpu_memory_utilization {
                 None => format!("blocks of 16 tokens for {all}, though vLLM takes its share of the card"),
                 Some(_) => {
@@ -72,7 +84,16 @@ fn rollout(sampled: &Sampled) -> String {
                 Some(1) => "asleep its weights are on the host and its cache is gone (level 1)",
                 Some(_) => "asleep it holds nothing (level 2)",
             };
-            format!("vLLM on the same card, its own weights in bf16 ({}), {blocks}; {sleeps}", pool.weights)
+            let synced = match pool.gathered {
+                Bytes::ZERO => String::new(),
+                gathered => {
+                    format!("; {gathered} gathered at once while it is given the weights that were trained")
+                }
+            };
+            let weights = pool.weights;
+            format!(
+                "vLLM on the same card, its own weights in bf16{of_group} ({weights}), {blocks}; {sleeps}{synced}"
+            )
         }
     }
 }
@@ -134,7 +155,11 @@ fn between(request: &PostTraining, sampled: Option<&Sampled>) -> String {
 }
 
 /// What the figures leave out.
-pub(super) fn not_counted(request: &PostTraining, sampled: Option<&Sampled>) -> Vec<&'static str> {
+pub(super) fn not_counted(
+    request: &PostTraining,
+    options: &Options,
+    sampled: Option<&Sampled>,
+) -> Vec<&'static str> {
     let mut list = vec![
         "what the caching allocator reserves beyond what is allocated: between phases it is as a rule given back \
          (empty_cache), within one it is fragmentation",
@@ -144,6 +169,17 @@ pub(super) fn not_counted(request: &PostTraining, sampled: Option<&Sampled>) -> 
         && pool.vllm.gpu_memory_utilization.is_none()
     {
         list.push("the activations of vLLM's own modules and its CUDA graphs; with --vllm-gpu-memory-utilization they are in its share");
+    }
+    if let Some(Sampled { by: Sampler::Pool(pool), .. }) = sampled
+        && pool.vllm.tensor_parallel_size > 1
+    {
+        list.push("what the communicator of vLLM's tensor parallel group takes outside the allocator");
+    }
+    if options.lora.is_some()
+        && options.parallel.sharding == Sharding::Zero3
+        && options.recompute != Recompute::None
+    {
+        list.push("that TRL recomputes reentrantly beside adapters under ZeRO 3 (use_reentrant=True)");
     }
     if sampled.is_some() && request.has_reward_model() {
         list.push("text that a reward model of another tokenizer is given anew");

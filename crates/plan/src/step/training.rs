@@ -185,7 +185,12 @@ impl Loop<'_> {
     /// A forward pass of which nothing is wanted.
     fn goes_through(&self, model: &dyn Model, batch: Option<&Batch>) {
         let Some(batch) = batch else { return };
-        self.logits(model, &model.decode(batch));
+        let last_hidden_state = model.decode(batch);
+        match (self.options.objective, &self.value_head) {
+            (Objective::NextToken, _) => drop(self.logits(model, &last_hidden_state)),
+            (_, Some(value_head)) => drop(value_head.forward(&last_hidden_state)),
+            _ => {} // the head is not called: its weight is reached for
+        }
         Graph::take(&self.torch);
     }
 

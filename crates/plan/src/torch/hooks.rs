@@ -59,6 +59,11 @@ pub(crate) trait ModuleHooks {
         output
     }
 
+    /// A weight that code reaches for without calling its module, whole as long as that is held; nothing where it is whole.
+    fn whole(&self, _weight: &Tensor) -> Option<Tensor> {
+        None
+    }
+
     /// What is carried from one layer into the next, as numbers.
     fn carried(&self) -> Carried {
         Carried::default()

@@ -196,6 +196,12 @@ impl Torch {
         result
     }
 
+    /// A weight that is used outside its module, whole, where ranks share it out and it is not here.
+    pub(crate) fn whole(&self, weight: &Tensor) -> Option<Tensor> {
+        let hooks = self.module_hooks.borrow().clone();
+        hooks.and_then(|hooks| hooks.whole(weight))
+    }
+
     /// Backward comes to a node of that module.
     pub(crate) fn goes_back_to(&self, module: ModuleId) {
         if self.says_modules.get() {

@@ -194,7 +194,7 @@ fn vllm_holds_its_weights_and_blocks_and_sleeps() {
 fn vllm_takes_its_share_of_the_card() {
     let gpu = card("1GiB").unwrap();
     let plan = |millionths| {
-        let vllm = Vllm { gpu_memory_utilization: Some(millionths), sleep_level: Some(2) };
+        let vllm = Vllm { gpu_memory_utilization: Some(millionths), sleep_level: Some(2), ..Vllm::default() };
         let request = PostTraining { engine: Engine::Vllm(vllm), ..short(Algorithm::Grpo) };
         post_train(architecture(tiny()), bf16(8), request, Some(&gpu))
     };

@@ -272,6 +272,31 @@ impl Fetching {
         torch.said_of(first.module, || torch.on_stream(self.gathers_on, gather));
     }
 
+    /// A weight that is reached for outside its module is gathered by itself, unless it is here
+    /// (`maybe_gather_lm_head_ctx`, `trl/trainer/utils.py`).
+    pub(super) fn reached_for(&self, weight: &Tensor) -> Option<Tensor> {
+        let is_it = |parameter: &Parameter| parameter.tensor.storage_id() == weight.storage_id();
+        let index = self.parameters.iter().position(is_it).filter(|index| self.is_partitioned(*index))?;
+        self.gathered_alone(index)
+    }
+
+    /// Every parameter that is not here, whole and each in a place of its own (`_allgather_params_coalesced`).
+    pub(super) fn gathered(&self) -> Vec<Tensor> {
+        let partitioned = (0..self.parameters.len()).filter(|index| self.is_partitioned(*index));
+        partitioned.filter_map(|index| self.gathered_alone(index)).collect()
+    }
+
+    fn gathered_alone(&self, index: usize) -> Option<Tensor> {
+        let (parameter, torch) = (self.parameters.get(index)?, &self.torch);
+        let numbers = padded(self.numbers(index), self.ranks);
+        torch.launch("empty.memory_format");
+        let whole = self.whole(parameter, numbers);
+        torch.launch("_allgather_base_");
+        let bytes = numbers.saturating_mul(parameter.tensor.dtype().width());
+        torch.communicates(Collective::AllGather, bytes, self.peers);
+        Some(whole)
+    }
+
     fn whole(&self, parameter: &Parameter, numbers: u64) -> Tensor {
         let whole = self.torch.empty(Layout::contiguous(&[numbers]), parameter.tensor.dtype());
         whole.relabel(|stored| {

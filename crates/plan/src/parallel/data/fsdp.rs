@@ -8,6 +8,7 @@
 //! `record_stream`.
 
 use super::communication::{all_reduce, buffer};
+use super::forward_only::Way;
 use super::gathered::Sharded;
 use super::groups::{Group, Part, State, Within, grouped};
 use crate::nn::Parameter;
@@ -30,6 +31,8 @@ pub(crate) struct Fsdp {
     /// In the order in which their forward passes end; backward fetches ahead the other way round.
     groups: Vec<Group>,
     reshard_after_forward: bool,
+    /// Whether the group of the model itself is resharded too.
+    reshards_root: bool,
     /// The type that parameters are gathered in, where it is another than they are kept in.
     param_dtype: Option<Dtype>,
     reduce_dtype: Option<Dtype>,
@@ -53,12 +56,17 @@ impl Fsdp {
         mesh: &Mesh,
         parameters: Vec<Parameter>,
     ) -> Result<(Rc<Fsdp>, Vec<Parameter>), Problem> {
-        let (groups, shards) = grouped(torch, options, mesh, parameters)?;
+        let (groups, shards) = grouped(torch, options, mesh, parameters, false)?;
+        Ok((Rc::new(Fsdp::of(torch, options, groups)), shards))
+    }
+
+    fn of(torch: &Rc<Torch>, options: &Options, groups: Vec<Group>) -> Fsdp {
         let data = &options.parallel.data;
-        let fsdp = Fsdp {
+        Fsdp {
             torch: torch.clone(),
             groups,
             reshard_after_forward: options.parallel.sharding != Sharding::ShardGradOp,
+            reshards_root: false,
             param_dtype: options.gathered(),
             reduce_dtype: data.reduce_dtype,
             sync_each_batch: data.sync_each_batch,
@@ -66,8 +74,30 @@ impl Fsdp {
             reduces: Cell::new(true),
             last_gathered: RefCell::new(None),
             last_reduced: RefCell::new(None),
-        };
-        Ok((Rc::new(fsdp), shards))
+        }
+    }
+
+    /// Shares out the parameters of a model that only runs forward. Whoever is whole at the end of that stays so
+    /// (`FSDPState._post_forward`: nothing but a backward reshards what forward does not).
+    pub(super) fn forward_only(
+        torch: &Rc<Torch>,
+        options: &Options,
+        parameters: Vec<Parameter>,
+        way: Way,
+    ) -> Result<Rc<Fsdp>, Problem> {
+        let (groups, _) = grouped(torch, options, &options.mesh()?, parameters, way.in_one_group)?;
+        let fsdp = Fsdp { reshards_root: way.reshards_root, ..Fsdp::of(torch, options, groups) };
+        let stays = |group: &&Group| group.part == Part::Rest || !fsdp.reshard_after_forward;
+        for group in fsdp.groups.iter().filter(|_| way.within_training).filter(stays) {
+            *group.state.borrow_mut() = State::Unsharded { _parameters: Vec::new() };
+        }
+        Ok(Rc::new(fsdp))
+    }
+
+    /// Everything is shared out again.
+    pub(super) fn let_go(&self) {
+        self.last_gathered.borrow_mut().take();
+        self.groups.iter().for_each(|group| *group.state.borrow_mut() = State::Sharded);
     }
 
     /// The place of the group of a part, if it has one.
@@ -389,6 +419,9 @@ impl ModuleHooks for Fsdp {
 
     fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
         self.last_gathered.borrow_mut().take();
+        if let Some((_, root)) = self.group(Part::Rest).filter(|_| self.reshards_root) {
+            root.reshard();
+        }
         on_gradient(output, move || self.pre_backward(Part::Rest))
     }
 

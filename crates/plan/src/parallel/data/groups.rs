@@ -103,6 +103,7 @@ pub(super) fn grouped(
     options: &Options,
     mesh: &Mesh,
     parameters: Vec<Parameter>,
+    in_one: bool,
 ) -> Result<(Vec<Group>, Vec<Parameter>), Problem> {
     let by_transformers = mesh.ep > 1;
     let [dense, of_experts] = [Spread::None, Spread::Experts].map(|spread| Ranks::of(options, mesh, spread));
@@ -112,6 +113,7 @@ pub(super) fn grouped(
         let tape = torch.tape.borrow();
         let (module, spread) = (parameter.module, parameter.spread);
         let (part, of) = match tape.layer(module) {
+            _ if in_one => (Part::Rest, ModuleId(0)),
             Some(layer) if spread == Spread::Experts => {
                 (Part::InLayer(layer as usize, Within::Experts), module)
             }

@@ -7,6 +7,7 @@ mod communication;
 mod ddp;
 mod fetching;
 mod flat;
+mod forward_only;
 mod fsdp;
 mod gathered;
 mod groups;
@@ -19,6 +20,7 @@ mod zero;
 mod zero3;
 
 pub(crate) use ahead::layers_ahead;
+pub(crate) use forward_only::{ForwardOnly, Way};
 pub(crate) use gathered::GATHERED;
 pub(crate) use words::rule as buffer_rule;
 

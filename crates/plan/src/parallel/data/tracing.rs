@@ -4,6 +4,11 @@
 use crate::options::Recompute;
 use crate::torch::{ModuleId, Torch};
 
+/// A forward pass alone.
+pub(super) fn forward(called: Vec<ModuleId>) -> Vec<ModuleId> {
+    std::iter::once(ModuleId(0)).chain(called).collect()
+}
+
 /// Forward as modules were called; then backward, through them the other way round, from the outermost of them inwards. A
 /// checkpoint calls its modules once more when the first of them that has parameters asks for what it saved.
 pub(super) fn trace(

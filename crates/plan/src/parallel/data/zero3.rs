@@ -300,6 +300,10 @@ impl ModuleHooks for Zero3 {
         within.extend(path.iter().skip(common).inspect(|entered| fetching.fetch(**entered)));
     }
 
+    fn whole(&self, weight: &Tensor) -> Option<Tensor> {
+        self.fetching.borrow().reached_for(weight)
+    }
+
     fn carried(&self) -> Carried {
         let filling = self.filling.borrow();
         let [available, asked_ahead, registered] = self.fetching.borrow().carried();

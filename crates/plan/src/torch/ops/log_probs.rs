@@ -20,18 +20,20 @@ pub(crate) fn all_but_last(a: &Tensor) -> Tensor {
 }
 
 /// The log-probabilities `[rows]` that a head `[vocabulary, width]` gives the targets after hidden states `[rows, width]`,
-/// and their entropies. Saves what it is given and two numbers a row. Backward sums both gradients in fp32, whatever the
+/// and their entropies. Saves what it is given and two numbers a row; where ranks share the head out, it is whole while it
+/// is multiplied. Backward sums both gradients in fp32, whatever the
 /// types, and casts them when they are whole.
 pub(crate) fn chunked_log_probs(hidden: &Tensor, weight: &Tensor, targets: &Tensor) -> Tensor {
     let torch = hidden.torch().clone();
     let rows = hidden.size(0);
+    let whole = torch.whole(weight);
     let tiles = Tiles::of(hidden, weight);
     let a_row = |op| output(&torch, op, Layout::contiguous(&[rows]), Dtype::F32);
     let running = ["full", "zeros", "zeros", "zeros", "zeros", "full", "zeros"].map(a_row);
     let buffer = tiles.buffer(&torch);
     let part = tiles.hidden(hidden);
     tiles.multiply("mm.out", [&part, &tiles.slice(weight)]);
-    drop((part, buffer));
+    drop((part, buffer, whole));
     let log_z = {
         let _log = a_row("log");
         a_row("add.Tensor")
@@ -51,6 +53,7 @@ pub(crate) fn chunked_log_probs(hidden: &Tensor, weight: &Tensor, targets: &Tens
     let [hidden_needs, weight_needs] = inputs.map(Tensor::requires_grad);
     record(log_probs, &inputs, move |grad| {
         let [hidden, weight, _targets, _log_z, _entropy] = saved.each_ref().map(|saved| saved.unpack());
+        let _whole = grad.torch().whole(&weight);
         let summed = |of: &Tensor| output(grad.torch(), "zeros", of.layout().packed(), Dtype::F32);
         let for_hidden = hidden_needs.then(|| summed(&hidden));
         let for_weight = weight_needs.then(|| summed(&weight));
