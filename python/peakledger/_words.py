@@ -197,6 +197,7 @@ ELSEWHERE = {
             "rollout_sequences",
             "vllm_gpu_memory_utilization",
             "vllm_enable_sleep_mode",
+            "vllm_tensor_parallel_size",
             "reward_model",
             "reference_dtype",
             "precompute_ref_log_probs",

@@ -129,6 +129,25 @@ fn its_ledger_is_a_ledger() {
 }
 
 #[test]
+fn whose_step_it_is_where_there_are_many_ranks() {
+    let bench = bench();
+    let first = |options: &str| {
+        let answer = bench.answer(&format!("{GRPO} {options} --top 1"));
+        answer.lines().next().unwrap_or_default().to_owned()
+    };
+    let lines = ["--gpus 4", "--gpus 3 --zero 2", "--gpus 3 --zero 2 --rank 1"].map(first);
+    assert_snapshot!(lines.join("\n"), @"");
+    let plan: Value =
+        serde_json::from_str(&bench.answer(&format!("{GRPO} --gpus 3 --zero 2 --rank 1 --format json")))
+            .unwrap();
+    let step = &plan["post_training"];
+    assert_eq!([&step["world"], &step["rank"]], [&json!(3), &json!(1)]);
+    assert_eq!(step["ranks_differ"], false, "it was asked for");
+    let said = bench.answer(&format!("{GRPO} --beta 0.04 --gpus 4 --zero 3 --gpu 80GiB --top 3"));
+    assert_snapshot!(said, @"");
+}
+
+#[test]
 fn the_exit_code_says_whether_it_fits() {
     let bench = bench();
     assert_eq!(bench.run(&format!("{GRPO} --gpu 80GiB --exit-code")).code, Some(0));
@@ -149,7 +168,11 @@ fn what_it_refuses() {
         "--post-training grpo --rollout-engine vllm --vllm-gpu-memory-utilization 0.3",
         "--post-training grpo --offload-between everything",
         "--post-training grpo --seq-len 64",
-        "--post-training grpo --fsdp full_shard --gpus 2",
+        "--post-training grpo --tp 2",
+        "--post-training grpo --gpus 2 --rank all",
+        "--post-training grpo --gpus 2 --rank 2",
+        "--post-training grpo --vllm-tensor-parallel-size 2",
+        "--post-training grpo --gpus 4 --rollout-engine vllm --vllm-tensor-parallel-size 3",
         "--post-training grpo --explain parameters",
         "--post-training rlhf",
     ]

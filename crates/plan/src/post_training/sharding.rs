@@ -112,8 +112,8 @@ impl Ranks {
     }
 }
 
-/// The least number of which every rank has one or several, so that all have whole groups: a group's responses may be on
-/// several ranks, and rewards are gathered from all (`_calculate_rewards`, `trl/trainer/grpo_trainer.py`).
+/// What a rank's sequences are a multiple of, so that all ranks together have whole groups: the responses of one may be on
+/// several ranks, since rewards are gathered from all (`_calculate_rewards`, `trl/trainer/grpo_trainer.py`).
 pub(super) fn of_a_rank(group: u64, options: &Options) -> u64 {
     let world = options.mesh().map_or(1, |mesh| u64::from(mesh.world));
     let (mut divisor, mut rest) = (group, world);

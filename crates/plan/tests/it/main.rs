@@ -17,6 +17,7 @@ mod offload;
 mod ops;
 mod pipeline;
 mod post_training;
+mod post_training_ranks;
 mod sharded;
 mod shared;
 mod states;

@@ -10,31 +10,31 @@ use peakledger_plan::post_training::*;
 use serde_json::{Value, json};
 
 /// Two layers, two heads of keys and values of width 16 beside four of queries.
-fn tiny() -> Value {
+pub(crate) fn tiny() -> Value {
     json!({
         "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": false
     })
 }
 
-fn architecture(config: Value) -> Architecture {
+pub(crate) fn architecture(config: Value) -> Architecture {
     Architecture::read(&Source::from_text("config.json", config.to_string())).unwrap()
 }
 
-fn bf16(micro_batch_size: u64) -> Options {
+pub(crate) fn bf16(micro_batch_size: u64) -> Options {
     Options { micro_batch_size, precision: Precision::Bf16, ..Options::default() }
 }
 
 /// 8 tokens of prompt and 5 of response.
-fn short(algorithm: Algorithm) -> PostTraining {
+pub(crate) fn short(algorithm: Algorithm) -> PostTraining {
     PostTraining { prompt_len: 8, response_len: 5, ..PostTraining::new(algorithm) }
 }
 
-fn planned(config: Value, options: Options, request: PostTraining) -> PostTrained {
+pub(crate) fn planned(config: Value, options: Options, request: PostTraining) -> PostTrained {
     post_train(architecture(config), options, request, None).unwrap()
 }
 
-fn total(ledger: &Ledger, phase: &str, micro_batch: Option<u32>) -> u64 {
+pub(crate) fn total(ledger: &Ledger, phase: &str, micro_batch: Option<u32>) -> u64 {
     let found = ledger
         .phases()
         .find(|(slot, _)| slot.phase == Phase::named(phase) && slot.micro_batch == micro_batch);
@@ -48,12 +48,12 @@ fn host(ledger: &Ledger, phase: &str, micro_batch: Option<u32>) -> u64 {
     found.unwrap_or_else(|| panic!("no {phase}")).1.cpu.get()
 }
 
-fn phases(ledger: &Ledger) -> Vec<String> {
+pub(crate) fn phases(ledger: &Ledger) -> Vec<String> {
     ledger.timeline().slots().iter().map(|slot| slot.id()).collect()
 }
 
 /// The bytes of a state of that name.
-fn bytes(ledger: &Ledger, name: &str) -> u64 {
+pub(crate) fn bytes(ledger: &Ledger, name: &str) -> u64 {
     let found = ledger.states().iter().find(|state| &*state.name == name);
     found.unwrap_or_else(|| panic!("no {name}")).bytes.get()
 }
@@ -266,7 +266,7 @@ fn what_cannot_be_is_a_sentence() {
     let grpo = || short(Algorithm::Grpo);
     let (ppo, dpo) = (short(Algorithm::Ppo), short(Algorithm::Dpo));
     let sleeping = OffloadBetween { critic: true, ..OffloadBetween::default() };
-    let world = peakledger_plan::parallel::Parallel { dp: Some(2), ..Default::default() };
+    let world = peakledger_plan::parallel::Parallel { tp: 2, ..Default::default() };
     let lines = [
         said(bf16(1), PostTraining { response_len: 0, ..grpo() }),
         said(bf16(1), PostTraining { prompt_len: 0, ..grpo() }),
@@ -295,7 +295,7 @@ fn what_cannot_be_is_a_sentence() {
     `--offload-between`: there is no critic that could wait on the host | leave it out; PPO has one
     `--seq-len`: a sequence is a prompt and a response | say `--prompt-len` and `--response-len` instead
     `--fused-loss`: the trainer computes its own loss, without whole logits | leave it out
-    `--post-training`: post-training is planned on one GPU as yet | leave out the options that spread the step
+    `--tp`: post-training is planned over data parallel ranks alone | leave it out, and shard by --fsdp full_shard or --zero 3
     `--micro-batch-size`: a micro-batch of 0 sequences | use 1 or more
     `--micro-batch-size`: 1099511627776 sequences × 13 tokens are more than 2^32 | use fewer or shorter ones
     ");
