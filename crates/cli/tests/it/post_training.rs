@@ -136,7 +136,11 @@ fn whose_step_it_is_where_there_are_many_ranks() {
         answer.lines().next().unwrap_or_default().to_owned()
     };
     let lines = ["--gpus 4", "--gpus 3 --zero 2", "--gpus 3 --zero 2 --rank 1"].map(first);
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @"
+    peak 21.22 MiB in backward.0 of a grpo step on each of 4 ranks
+    peak 971.63 MiB in backward.0 of a grpo step on rank 1 of 3, which needs most
+    peak 971.63 MiB in backward.0 of a grpo step on rank 1 of 3
+    ");
     let plan: Value =
         serde_json::from_str(&bench.answer(&format!("{GRPO} --gpus 3 --zero 2 --rank 1 --format json")))
             .unwrap();
@@ -144,7 +148,73 @@ fn whose_step_it_is_where_there_are_many_ranks() {
     assert_eq!([&step["world"], &step["rank"]], [&json!(3), &json!(1)]);
     assert_eq!(step["ranks_differ"], false, "it was asked for");
     let said = bench.answer(&format!("{GRPO} --beta 0.04 --gpus 4 --zero 3 --gpu 80GiB --top 3"));
-    assert_snapshot!(said, @"");
+    assert_snapshot!(said, @"
+    peak 974.71 MiB in backward.0 of a grpo step on each of 4 ranks
+    at log_probs: _to_copy
+    fits: 78.10 GiB to spare on 80GiB (974.71 MiB at the device peak and 286.10 MiB
+    of CUDA context and 688.00 MiB of 1 communicator, of 80.00 GiB)
+    config.json
+    actor: 202,048 parameters, 100.00 KiB of weights, 397.00 KiB of optimizer state
+    reference: 202,048 parameters, 499.00 KiB of weights
+
+    step       GRPO, as TRL 1.16 runs it: 8 sequences on each rank, 32 together in
+               groups of 8, one optimizer step on a rollout; 8 tokens of prompt and
+               5 of response, every row at full length
+    models     4: each rolls out, scores and trains on sequences of its own; passes
+               that score fetch by the trace of a whole micro-batch, and what
+               backward would use soon stays; the reference is shared out, each
+               parameter by itself; DeepSpeed records that trace anew after each
+               generate(), which holds less until it has it
+    rollout    generate() of transformers with the weights that are trained, all
+               gathered at once for it (ds3_gather_for_generation), all 8 sequences
+               at once at temperature 1; a DynamicCache that grows to 24.00 KiB, a
+               layer copied at each step
+    scoring    under no_grad in micro-batches of 8, of which one is here, by the
+               weights of: reference
+    loss       TRL's fused head and log-probabilities: logits in tiles of 4096 ×
+               32768, made again in backward, both gradients summed in fp32
+    between    every model stays on the device
+    model      transformers 5.24 modules (modeling_llama.py) on torch 2.15, every
+               parameter trained
+    batch      8 sequences of 13 tokens
+    precision  weights in bf16, gradients summed in bf16, partitions of master
+               weights and optimizer state in bf16 (no autocast)
+    attention  sdpa: the flash kernel (half types, no mask, sm80 or later)
+    optimizer  AdamW (foreach, as torch picks on CUDA)
+    recompute  none: activations are kept for backward
+    kernels    at device level: two cuBLAS workspaces of 8.13 MiB, for the loop's
+               thread and autograd's, and what the backward kernels of attention,
+               softmax and embedding allocate for themselves
+    world      4 GPUs = tp 1 × cp 1 × dp 4 × pp 1; ranks in the order tp-cp-ep-dp-pp
+    groups     NCCL communicators outside the allocator, as measured on A100s with
+               NVLink (NVIDIA/nccl#964): dp-cp of 4 ranks (688.00 MiB)
+    ranks      4 ranks with 8 a micro-batch each, rank 0 planned: ZeRO 3 (DeepSpeed
+               0.19, one parameter group, a bucket of 500000000 numbers for
+               gradients; 1000000000 numbers at once at most, fetched 50000000 at a
+               time, below 100000 kept whole, stepped in sub-groups of 1000000000;
+               the trace of modules is whole from the first step on)
+
+       phase                 total
+       rollout          971.03 MiB  ███████████████████████████████████████▉
+       score_reference  973.42 MiB  ████████████████████████████████████████
+       forward.0        971.88 MiB  ███████████████████████████████████████▉
+       loss.0           974.34 MiB  ████████████████████████████████████████
+    ▶  backward.0       974.71 MiB  ████████████████████████████████████████
+       update           971.29 MiB  ███████████████████████████████████████▉
+       zero_grad        971.29 MiB  ███████████████████████████████████████▉
+
+    at the peak
+    actor · communication · reduce bucket             953.67 MiB  97.8 %  █████████▊
+    cuBLAS workspaces                                  16.25 MiB   1.7 %  ▏
+    actor · backward temporaries · log-probabilities    2.76 MiB   0.3 %  ▏
+    and 18 more, 2.02 MiB
+
+    not counted: what the caching allocator reserves beyond what is allocated:
+                 between phases it is as a rule given back (empty_cache), within one
+                 it is fragmentation
+    not counted: the few tensors of 4 bytes a token that the loss and the advantages
+                 take
+    ");
 }
 
 #[test]
@@ -200,8 +270,16 @@ fn what_it_refuses() {
       help: choose of `actor`, `optimizer`, `reference`, `reward`, `critic`, several with commas between, or `none`
     error: `--seq-len`: a sequence is a prompt and a response
       help: say `--prompt-len` and `--response-len` instead
-    error: `--post-training`: post-training is planned on one GPU as yet
-      help: leave out the options that spread the step
+    error: `--tp`: post-training is planned over data parallel ranks alone
+      help: leave it out, and shard by --fsdp full_shard or --zero 3
+    error: `--rank`: post-training is shown of one rank
+      help: use a number, or worst
+    error: `--rank`: there is no rank 2 of 2
+      help: use 0 to 1, worst or all
+    error: `--vllm-tensor-parallel-size`: vLLM does not sample here
+      help: add `--rollout-engine vllm`, or leave it out
+    error: `--vllm-tensor-parallel-size`: groups of 3 do not divide the 4 ranks
+      help: use a divisor of --gpus
     error: `--post-training`: it does not go with `--explain`
       help: keep one of the two
     error: `--post-training`: `rlhf` is none of its values
