@@ -1,63 +1,36 @@
 //! One timeline of many tapes: phases laid one behind the other, what passes shifted to where its phase lies, what persists
 //! spread over all of them by who needs it when.
 
+use super::composed::{Composed, Group, OF};
 use super::models::{Model, Models};
 use super::rollout::{ROLLOUT, SYNC, Sampled, Sampler};
 use super::vllm::Pool;
 use super::{OffloadBetween, PostTraining};
-use crate::contributors::{GroupKey, Places, name};
+use crate::contributors::Places;
 use crate::parallel::Sharding;
-use crate::torch::tape::rounded;
-use crate::{Contributor, Plan, Step};
+use crate::{Plan, Step};
 use peakledger_core::{
-    Bytes, Category, Detail, Device, Ledger, Moment, Phase, Residencies, Residency, Slot, State, Timeline,
+    Bytes, Category, Device, Ledger, Moment, Phase, Residencies, Residency, Slot, State, Timeline,
 };
 use peakledger_input::Problem;
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-/// What stands between the name of a model, or of a phase, and that of a state.
-const OF: &str = ": ";
-
-/// The model, or the phase, that a state of a composed ledger is of.
-pub(super) fn of_model(name: &str) -> Option<&str> {
-    name.split_once(OF).map(|(of, _)| of)
-}
-
-/// The ledger, with what is said of its phases and states.
-#[derive(Debug)]
-pub(super) struct Composed {
-    pub(super) ledger: Ledger,
-    pub(super) peak_ops: Vec<Option<Box<str>>>,
-    /// Of each state.
-    groups: Vec<Group>,
-}
-
-/// What a state is grouped under.
-#[derive(Clone, Debug)]
-enum Group {
-    /// Storages of a tape.
-    Storage { of: &'static str, key: GroupKey, layer: Option<u32> },
-    /// What has its name here.
-    Named(&'static str),
-}
-
 /// A tape, or vLLM's rollout, which has none.
-struct Part<'a> {
+pub(super) struct Part<'a> {
     /// Its model for what persists; for what passes the name of its phase, or of the model that is trained.
-    passing: &'static str,
+    pub(super) passing: &'static str,
     plan: Option<&'a Plan>,
     /// Whose weights it runs.
     model: Option<Model>,
     /// Whether what persists in it is listed from here.
     owns: bool,
-    trains: bool,
+    pub(super) trains: bool,
 }
 
 /// A part where it is laid: once, or in each micro-batch.
-struct Laid {
-    part: usize,
-    micro_batch: Option<u32>,
+pub(super) struct Laid {
+    pub(super) part: usize,
+    pub(super) micro_batch: Option<u32>,
     /// Its phases as its own timeline has them, each with where it begins now.
     slots: Vec<(Slot, Moment)>,
 }
@@ -77,18 +50,18 @@ impl Laid {
         Some(Moment(first.0 + (moment.0 - slot.first.0)))
     }
 
-    fn last(&self) -> Moment {
+    pub(super) fn last(&self) -> Moment {
         self.slots.last().map_or(Moment(0), |(slot, first)| Moment(first.0 + (slot.last.0 - slot.first.0)))
     }
 }
 
 /// Puts the parts together.
 pub(super) struct Composer<'a> {
-    parts: Vec<Part<'a>>,
-    pool: Option<&'a Pool>,
-    request: &'a PostTraining,
+    pub(super) parts: Vec<Part<'a>>,
+    pub(super) pool: Option<&'a Pool>,
+    pub(super) request: &'a PostTraining,
     timeline: Timeline,
-    laid: Vec<Laid>,
+    pub(super) laid: Vec<Laid>,
     /// The phases in order: which of the laid they are of, and their moments.
     order: Vec<(usize, Moment, Moment)>,
     peak_ops: Vec<Option<Box<str>>>,
@@ -273,6 +246,9 @@ impl<'a> Composer<'a> {
                 if stays_whole && let Some(stay) = stays.last_mut() {
                     self.until_used_again(at, part, stay);
                 }
+                if part.trains && state.category == Category::Parameter {
+                    self.around_training(laid, &state, &mut stays);
+                }
                 let Some(residencies) = residencies(stays) else { continue };
                 let of = part.passing;
                 let name = match laid.micro_batch {
@@ -343,12 +319,36 @@ impl<'a> Composer<'a> {
         }
     }
 
-    fn last(&self) -> Moment {
+    /// Small parameters, which ZeRO 3 has whole and gathers anew in each update, are there from one to the next whatever runs;
+    /// unless all weights wait on the host.
+    fn around_training(&self, laid: &Laid, state: &State, stays: &mut [Residency]) {
+        let OffloadBetween { actor, critic, .. } = self.request.offload_between;
+        let model = self.parts.get(laid.part).and_then(|part| part.model);
+        if model == Some(Model::Actor) && actor || model == Some(Model::Critic) && critic {
+            return;
+        }
+        let own = state.residencies.as_slice();
+        let begins = laid.slots.first().map(|(slot, _)| slot.first);
+        if let (Some(own), Some(begins), Some(first)) = (own.first(), begins, stays.first_mut())
+            && own.start < begins
+        {
+            first.start = Moment(0);
+        }
+        if let Some(last) = stays.last_mut().filter(|last| last.end == laid.last()) {
+            last.end = self.last();
+        }
+    }
+
+    pub(super) fn last(&self) -> Moment {
         self.order.last().map_or(Moment(0), |(_, _, last)| *last)
     }
 
     /// On the device in the phases of which that is true, and in the others away, if anywhere.
-    fn periods(&self, away: Option<Device>, is_there: impl Fn(&Laid) -> bool) -> Option<Residencies> {
+    pub(super) fn periods(
+        &self,
+        away: Option<Device>,
+        is_there: impl Fn(&Laid) -> bool,
+    ) -> Option<Residencies> {
         let mut stays: Vec<Residency> = Vec::new();
         for (laid, start, end) in &self.order {
             let is_there = self.laid.get(*laid).is_some_and(&is_there);
@@ -359,82 +359,6 @@ impl<'a> Composer<'a> {
             }
         }
         residencies(stays)
-    }
-
-    /// What vLLM holds, asleep and awake.
-    fn engine(&self, states: &mut Vec<(Group, State)>) {
-        let Some(pool) = self.pool else { return };
-        let is_in = |laid: &Laid, phases: &[&str]| {
-            self.parts.get(laid.part).is_some_and(|part| phases.contains(&part.passing))
-        };
-        if let Some(residencies) = self.periods(None, |laid| is_in(laid, &[SYNC])) {
-            let (name, category) = ("sync_weights: gathered parameters".into(), Category::Parameter);
-            let state =
-                State { name, category, detail: None, bytes: pool.gathered, persistent: false, residencies };
-            states.push((Group::Named("actor · gathered for vLLM"), state));
-        }
-        let (weights_away, blocks_away) = match pool.vllm.sleep_level {
-            None => (Some(Device::Gpu), Some(Device::Gpu)),
-            Some(1) => (Some(Device::Cpu), None),
-            Some(_) => (None, None),
-        };
-        let all_else = match pool.vllm.gpu_memory_utilization {
-            None => ["vllm: KV cache blocks", "vLLM · KV cache blocks"],
-            Some(_) => ["vllm: KV cache blocks and workspace", "vLLM · KV cache blocks and workspace"],
-        };
-        // blocks come when it has its weights (`wake_up`)
-        for ([name, group], category, bytes, away, needed) in [
-            (
-                ["vllm: weights, bf16", "vLLM · weights, bf16"],
-                Category::Parameter,
-                pool.weights,
-                weights_away,
-                &[SYNC, ROLLOUT][..],
-            ),
-            (all_else, Category::Activation, pool.blocks, blocks_away, &[ROLLOUT]),
-            (
-                ["vllm: logits, fp32", "vLLM · logits, fp32"],
-                Category::Activation,
-                pool.logits,
-                None,
-                &[ROLLOUT],
-            ),
-        ] {
-            let Some(residencies) =
-                self.periods(away, |laid| is_in(laid, needed)).filter(|_| bytes > Bytes::ZERO)
-            else {
-                continue;
-            };
-            let persistent = away.is_some();
-            let state = State { name: name.into(), category, detail: None, bytes, persistent, residencies };
-            states.push((Group::Named(group), state));
-        }
-    }
-
-    /// What a rollout leaves for training: ids, and 4 bytes a token of each score.
-    fn experience(&self, sequences: u64, states: &mut Vec<(Group, State)>) {
-        for laid in self.laid.iter().filter(|laid| laid.micro_batch.is_none()) {
-            let Some(part) = self.parts.get(laid.part).filter(|part| !part.trains) else { continue };
-            let (name, numbers) = match part.passing {
-                ROLLOUT => ("ids of prompts and responses", self.request.tokens().saturating_mul(2)),
-                "score_actor" => ("old log-probabilities", self.request.response_len),
-                "score_reference" => ("reference log-probabilities", self.request.response_len),
-                "score_critic" => ("values", self.request.response_len),
-                SYNC => continue,
-                _ => ("rewards", 1),
-            };
-            let bytes = Bytes::new(rounded(sequences.saturating_mul(numbers).saturating_mul(4)));
-            let stay = Residency { device: Device::Gpu, start: laid.last(), end: self.last() };
-            let state = State {
-                name: format!("experience{OF}{name}").into(),
-                category: Category::Activation,
-                detail: Some(Detail::Input),
-                bytes,
-                persistent: false,
-                residencies: Residencies::One(stay),
-            };
-            states.push((Group::Named("experience"), state));
-        }
     }
 }
 
@@ -452,38 +376,5 @@ fn residencies(mut stays: Vec<Residency>) -> Option<Residencies> {
         0 => None,
         1 => stays.pop().map(Residencies::One),
         _ => Some(Residencies::Many(stays)),
-    }
-}
-
-impl Composed {
-    /// Who stands on the device at a moment, grouped, largest first, then by name.
-    pub(super) fn contributors(&self, moment: Moment) -> Vec<Contributor> {
-        type Key = (&'static str, Option<GroupKey>);
-        let mut sums: BTreeMap<Key, (Contributor, Option<(u32, u32)>)> = BTreeMap::new();
-        for (id, state) in self.ledger.resident(Device::Gpu, moment) {
-            let (key, layer) = match self.groups.get(id.0 as usize) {
-                Some(Group::Storage { of, key, layer }) => ((*of, Some(*key)), *layer),
-                Some(Group::Named(name)) => ((*name, None), None),
-                None => continue,
-            };
-            let empty = || {
-                let (category, detail) = (state.category, state.detail);
-                (Contributor { name: String::new(), category, detail, bytes: Bytes::ZERO, count: 0 }, None)
-            };
-            let (sum, layers) = sums.entry(key).or_insert_with(empty);
-            sum.bytes = Bytes::new(sum.bytes.get() + state.bytes.get()); // part of a total that fits
-            sum.count += 1;
-            if let Some(layer) = layer {
-                let (first, last) = layers.unwrap_or((layer, layer));
-                *layers = Some((first.min(layer), last.max(layer)));
-            }
-        }
-        let named = |((of, key), (sum, layers)): (Key, (Contributor, Option<(u32, u32)>))| Contributor {
-            name: key.map_or_else(|| of.to_owned(), |key| format!("{of} · {}", name(key, layers))),
-            ..sum
-        };
-        let mut list: Vec<Contributor> = sums.into_iter().map(named).collect();
-        list.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-        list
     }
 }

@@ -11,8 +11,10 @@
 //! verl 0.9.1 (`trainer/ppo/ray_trainer.py`, `workers/engine_workers.py`) and OpenRLHF 0.11.2 (`trainer/ppo_trainer.py`) for
 //! PPO's order, its critic and what is offloaded between phases.
 
+mod beside;
 mod check;
 mod compose;
+mod composed;
 mod models;
 mod rollout;
 mod score;
@@ -28,7 +30,8 @@ use crate::notes::Assumption;
 use crate::options::{Objective, Options};
 use crate::torch::Dtype;
 use crate::{Contributor, Plan, Verdict};
-use compose::{Composed, Composer};
+use compose::Composer;
+use composed::Composed;
 use models::{Models, of_critic, with_values};
 use peakledger_core::{Bytes, Ledger, Moment};
 use peakledger_input::Problem;

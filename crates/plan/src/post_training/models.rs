@@ -1,6 +1,6 @@
 //! The models of a step of post-training: what is trained, and the passes that score.
 
-use super::compose::of_model;
+use super::composed::of_model;
 use super::score::{pass, scoring, untrained};
 use super::sharding::{Untrained, of_trained, of_untrained};
 use super::{Algorithm, PostTraining};

@@ -1,7 +1,7 @@
 //! Post-training on data parallel ranks, by pencil: who is whole where, what is gathered for whom, and which rank needs most.
 
 use crate::post_training::{architecture, bf16, bytes, phases, planned, short, tiny, total};
-use peakledger_core::{Device, Ledger, Phase, State};
+use peakledger_core::{Category, Device, Ledger, Phase, Residency, State};
 use peakledger_plan::options::*;
 use peakledger_plan::parallel::{DataParallel, Parallel, Sharding};
 use peakledger_plan::post_training::*;
@@ -48,17 +48,15 @@ fn weights(step: &PostTrained, model: &str) -> u64 {
     step.models.iter().find(|one| one.name == model).unwrap().weights.get()
 }
 
-/// The states of a phase's first moments that are of that name.
+/// The states on the device in a phase, of a micro-batch the first's, whose name has that in it.
 fn in_phase<'a>(ledger: &'a Ledger, phase: &str, of: &'a str) -> impl Iterator<Item = &'a State> {
-    let slot = ledger.timeline().find(&Phase::named(phase), None);
-    let slot = slot.or_else(|| ledger.timeline().find(&Phase::named(phase), Some(0))).unwrap();
+    let named = Phase::named(phase);
+    let slot = ledger.timeline().slots().iter().find(|slot| slot.phase == named).unwrap();
     let (first, last) = (slot.first, slot.last);
-    ledger.states().iter().filter(move |state| {
-        let there = |stay: &&peakledger_core::Residency| {
-            stay.device == Device::Gpu && stay.start <= last && first <= stay.end
-        };
-        state.name.contains(of) && state.residencies.as_slice().iter().any(|stay| there(&stay))
-    })
+    let is_there =
+        move |stay: &Residency| stay.device == Device::Gpu && stay.start <= last && first <= stay.end;
+    let states = ledger.states().iter().filter(move |state| state.name.contains(of));
+    states.filter(move |state| state.residencies.as_slice().iter().any(is_there))
 }
 
 fn sum<'a>(states: impl Iterator<Item = &'a State>) -> u64 {
@@ -199,6 +197,83 @@ fn the_head_is_gathered_for_the_log_probabilities_alone() {
     let step = planned(tiny(), on_four(Sharding::Zero3), short(Algorithm::Grpo));
     let gathered = |phase| sum(in_phase(step.ledger(), phase, "lm_head.weight.gathered"));
     assert_eq!(["forward", "loss", "backward"].map(gathered), [0, 128_000, 128_000]);
+}
+
+/// Below the threshold parameters are whole on each rank, whatever runs; a part of each is there besides.
+#[test]
+fn what_zero_3_keeps_whole_is_there_in_every_phase() {
+    let mut parallel = over_four(Sharding::Zero3);
+    parallel.data.zero.param_persistence_threshold = 100_000;
+    let step = planned(tiny(), Options { parallel, ..bf16(8) }, with_reference());
+    let parts = (202_048 / 4 * 2_u64).next_multiple_of(512);
+    for phase in ["rollout", "score_reference", "forward"] {
+        let slot =
+            step.ledger().timeline().slots().iter().find(|slot| slot.phase == Phase::named(phase)).unwrap();
+        let of = |model: &str| -> u64 {
+            let there = step.ledger().resident(Device::Gpu, slot.first).map(|(_, state)| state);
+            sum(there.filter(|state| state.category == Category::Parameter && state.name.starts_with(model)))
+        };
+        assert_eq!(of("actor: "), parts + WHOLE + BUFFERS, "{phase}");
+        assert_eq!(of("reference: "), QUARTER + WHOLE + BUFFERS, "{phase}");
+    }
+}
+
+/// The actor without its adapters is the reference, between its own forward and backward: what it keeps whole serves both.
+#[test]
+fn a_reference_within_the_actor_gathers_what_is_not_whole() {
+    let step = |sharding| {
+        let options = Options { lora: Some(Lora::default()), ..on_four(sharding) };
+        planned(tiny(), options, short(Algorithm::Dpo))
+    };
+    let gathered = |step: &PostTrained| {
+        let states = step.ledger().states().iter().filter(|state| state.name.contains(".gathered"));
+        sum(states.filter(|state| state.name.starts_with("score_reference")))
+    };
+    let layers = WHOLE - 2 * 128_000 - 512;
+    assert_eq!([Sharding::FullShard, Sharding::ShardGradOp].map(|s| gathered(&step(s))), [layers, 0]);
+}
+
+#[test]
+fn every_combination_adds_up_or_is_a_sentence() {
+    let mut planned = 0;
+    let sleeping = OffloadBetween { actor: true, optimizer: true, ..OffloadBetween::default() };
+    for sharding in ALL {
+        for algorithm in [Algorithm::Grpo, Algorithm::Ppo, Algorithm::Dpo] {
+            for engine in [Engine::Hf, Engine::Vllm(Vllm { tensor_parallel_size: 2, ..Vllm::default() })] {
+                for (precision, lora) in
+                    [(Precision::Bf16Mixed, None), (Precision::Bf16, Some(Lora::default()))]
+                {
+                    let options =
+                        Options { precision, lora, gradient_accumulation_steps: 2, ..on_four(sharding) };
+                    let request = PostTraining {
+                        engine,
+                        reference: Some(true),
+                        offload_between: sleeping,
+                        ..short(algorithm)
+                    };
+                    match post_train(architecture(tiny()), options, request, None) {
+                        Ok(step) => {
+                            let peak = step.ledger().peak();
+                            let grouped = step.contributors(peak.moment);
+                            let of_all: u64 = grouped.iter().map(|group| group.bytes.get()).sum();
+                            assert_eq!(of_all, peak.bytes.get(), "{sharding:?} {algorithm:?}");
+                            planned += 1;
+                        }
+                        Err(problem) => {
+                            let said = problem.to_string();
+                            let expected = algorithm == Algorithm::Dpo
+                                && (engine != Engine::Hf || sharding == Sharding::Zero3);
+                            assert!(
+                                expected && said.contains("help: "),
+                                "{sharding:?} {algorithm:?}: {said}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(planned, 7 * 2 * 2 * 2 + 7 * 2 - 1);
 }
 
 #[test]
