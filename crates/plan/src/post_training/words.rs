@@ -162,7 +162,7 @@ pub(super) fn not_counted(
 ) -> Vec<&'static str> {
     let mut list = vec![
         "what the caching allocator reserves beyond what is allocated: between phases it is as a rule given back \
-         (empty_cache), within one it is fragmentation",
+         (empty_cache), within one it is fragmentation; `--save FILE` and `peakledger replay FILE` show it without that",
         "the few tensors of 4 bytes a token that the loss and the advantages take",
     ];
     if let Some(Sampled { by: Sampler::Pool(pool), .. }) = sampled
