@@ -70,7 +70,8 @@ fn a_table() {
 
     not counted: what the caching allocator reserves beyond what is allocated:
                  between phases it is as a rule given back (empty_cache), within one
-                 it is fragmentation
+                 it is fragmentation; `--save FILE` and `peakledger replay FILE`
+                 show it without that
     not counted: the few tensors of 4 bytes a token that the loss and the advantages
                  take
     ");
@@ -195,8 +196,8 @@ fn whose_step_it_is_where_there_are_many_ranks() {
                the trace of modules is whole from the first step on)
 
        phase                 total
-       rollout          971.03 MiB  ███████████████████████████████████████▉
-       score_reference  973.42 MiB  ████████████████████████████████████████
+       rollout          971.42 MiB  ███████████████████████████████████████▉
+       score_reference  973.81 MiB  ████████████████████████████████████████
        forward.0        971.88 MiB  ███████████████████████████████████████▉
        loss.0           974.34 MiB  ████████████████████████████████████████
     ▶  backward.0       974.71 MiB  ████████████████████████████████████████
@@ -211,7 +212,8 @@ fn whose_step_it_is_where_there_are_many_ranks() {
 
     not counted: what the caching allocator reserves beyond what is allocated:
                  between phases it is as a rule given back (empty_cache), within one
-                 it is fragmentation
+                 it is fragmentation; `--save FILE` and `peakledger replay FILE`
+                 show it without that
     not counted: the few tensors of 4 bytes a token that the loss and the advantages
                  take
     ");
