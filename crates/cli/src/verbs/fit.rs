@@ -15,7 +15,7 @@ use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Options, Recompute};
-use peakledger_plan::parallel::{Parallel, Shown, Stack, plan_ranks};
+use peakledger_plan::parallel::{Look, Parallel, Shown, Stack, plan_ranks_closely};
 use peakledger_plan::{Choices, FewestGpus, Fit, Plan, Verdict, fewest_gpus};
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, OffloadRule, Reservation};
 
@@ -92,10 +92,16 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         return search::run(&args.search, (&request, &args.given), &try_out, model, &output, args.exit_code);
     }
 
-    let needed = |plan: &Plan| (try_out.verdict(plan).needed, ());
+    let needed = |plan: &Plan, look| {
+        let needed = match look {
+            Look::First => Verdict::of(plan, try_out.card, None).needed,
+            Look::Close => try_out.verdict(plan).needed,
+        };
+        (needed, ())
+    };
     let given = step
         .options(Some(&card))
-        .and_then(|options| plan_ranks(&try_out.architecture, &options, Shown::Worst, needed));
+        .and_then(|options| plan_ranks_closely(&try_out.architecture, &options, Shown::Worst, needed));
     let given = given.map_err(|problem| request.blame(problem))?.plan;
     let fit = try_out.fit(step)?;
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());

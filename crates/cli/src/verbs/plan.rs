@@ -13,7 +13,7 @@ use peakledger_allocator::Settings;
 use peakledger_core::document::LedgerFile;
 use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, ModelFile, card};
-use peakledger_plan::parallel::{RankClass, Ranks, Shown, plan_ranks};
+use peakledger_plan::parallel::{Look, RankClass, Ranks, Shown, plan_ranks_closely};
 use peakledger_plan::{Plan, RankCosts, Step, Verdict};
 use peakledger_report::{ExplainReport, Origins, PlanReport, RankFigures, RanksReport, Reservation};
 use std::path::Path;
@@ -188,13 +188,15 @@ impl Planned {
             StepArg::Steady => Some(Step::Steady),
             StepArg::Both => None,
         };
-        let look = |plan: &Plan| {
-            let reservation = Reservation::of(plan, question.settings, card.as_ref(), step);
+        let look = |plan: &Plan, look| {
+            let replayed = || Reservation::of(plan, question.settings, card.as_ref(), step);
+            let reservation = if look == Look::Close { replayed() } else { None };
             let figures = RankFigures::of(plan, card.as_ref(), step, reservation);
             (plan.needs(figures.needed(), step), figures)
         };
-        let run =
-            |args: &StepArgs, shown| plan_ranks(&architecture, &args.options(card.as_ref())?, shown, look);
+        let run = |args: &StepArgs, shown| {
+            plan_ranks_closely(&architecture, &args.options(card.as_ref())?, shown, look)
+        };
         let shown = match args.rank {
             Some(RankArg::Number(rank)) => Shown::Rank(rank),
             Some(RankArg::Worst | RankArg::All) | None => Shown::Worst,

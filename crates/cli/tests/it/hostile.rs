@@ -225,7 +225,7 @@ fn many_micro_batches_are_planned_and_more_are_refused_at_once() {
     let started = Instant::now();
     for arguments in [
         "plan config.json --gradient-accumulation-steps 4294967295",
-        "plan config.json --gradient-accumulation-steps 512 --gpus 2 --zero 2",
+        "plan config.json --gradient-accumulation-steps 820 --gpus 2 --zero 2",
         "plan deep.json",
     ] {
         let said = bench.refusal(arguments);

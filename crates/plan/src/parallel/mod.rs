@@ -6,6 +6,7 @@
 
 pub(crate) mod bubble;
 mod check;
+mod closely;
 mod communicators;
 pub(crate) mod context;
 pub(crate) mod data;
@@ -21,6 +22,7 @@ pub(crate) mod stage;
 pub(crate) mod tensor;
 
 pub use crate::torch::ops::RotateMethod;
+pub use closely::{Look, plan_ranks_closely};
 pub use communicators::Communicator;
 pub(crate) use communicators::communicators;
 pub use data::{DataParallel, ZeroSizes};

@@ -203,7 +203,8 @@ impl PlanReport<'_> {
     pub(super) fn ranks_table(&self, look: &Look) -> Option<(Table, Option<String>)> {
         let ranks = self.ranks.filter(|ranks| ranks.each.len() > 1)?;
         let has_host = ranks.each.iter().any(|(_, figures)| figures.host_peak > Bytes::ZERO);
-        let has_reserved = ranks.each.iter().all(|(_, figures)| figures.reservation.is_some());
+        let of_reserved = ranks.each.iter().filter(|(_, figures)| figures.reservation.is_some()).count();
+        let has_reserved = of_reserved > 0;
         let place = place_column(self.plan.mesh.pp, ranks.each);
         let mut columns = vec![Column::left(""), Column::left("ranks").cut()];
         columns.extend(place.map(|(name, _)| Column::left(name).optional()));
@@ -237,7 +238,14 @@ impl PlanReport<'_> {
         let is_alike = alike.len() < ranks.each.len();
         let alike =
             is_alike.then(|| "ranks whose figures read the same share a row; JSON has each".to_owned());
-        let said: Vec<String> = more.into_iter().chain(alike).collect();
+        let is_left_open = has_reserved && of_reserved < ranks.each.len();
+        let open = is_left_open.then(|| {
+            let kinds = ranks.each.len();
+            format!(
+                "reserved is looked at for the {of_reserved} of {kinds} kinds of ranks that need most on the device"
+            )
+        });
+        let said: Vec<String> = more.into_iter().chain(alike).chain(open).collect();
         Some((table, (!said.is_empty()).then(|| said.join("; "))))
     }
 
@@ -275,8 +283,8 @@ impl PlanReport<'_> {
             format!("{}, {}", self.phase_of(figures), figures.step.as_str()),
             figures.device_peak.to_string(),
         ];
-        let reservation = figures.reservation.as_ref().filter(|_| reserved);
-        row.extend(reservation.map(|reservation| reservation.reserved().to_string()));
+        let reserved_bytes = figures.reservation.as_ref().map(|it| it.reserved().to_string());
+        row.extend(reserved.then(|| reserved_bytes.unwrap_or_default()));
         row.extend(host.then(|| figures.host_peak.to_string()));
         row
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, clippy::expect_used)]
 
 mod oom;
+mod ranks;
 mod replay;
 mod timeline;
 mod trace;
