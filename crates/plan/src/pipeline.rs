@@ -17,7 +17,6 @@ use crate::step::{Graph, Loop, load_part, place_input};
 use crate::torch::autograd::{Edge, Leaf, backward, backward_from};
 use crate::torch::deferred::Deferred;
 use crate::torch::network::{Collective, Peers};
-use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Phase};
 use std::collections::BTreeMap;
@@ -310,10 +309,7 @@ impl Loop<'_> {
         let Some(grad) = grad else { return };
         let [_, previous] = pipeline.forward_and_back(which.1);
         torch.communicates(Collective::Send, grad.bytes(), previous);
-        grad.relabel(|stored| {
-            (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
-            stored.role = Role::Named { name: "input gradient sent" };
-        });
+        grad.rename(Category::CommunicationBuffer, "input gradient sent");
         if self.options.parallel.schedule != Schedule::Gpipe {
             kept.sent_back.clear(); // GPipe waits when all backwards are done
         }
@@ -363,10 +359,7 @@ impl Loop<'_> {
         let (layout, dtype) = &pipeline.between;
         self.torch.launch("recv");
         let buffer = self.torch.empty(layout.clone(), *dtype);
-        buffer.relabel(|stored| {
-            (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
-            stored.role = Role::Named { name };
-        });
+        buffer.rename(Category::CommunicationBuffer, name);
         buffer
     }
 }

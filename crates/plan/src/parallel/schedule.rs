@@ -217,19 +217,10 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const ALL: [Schedule; 6] = [
-        Schedule::Gpipe,
-        Schedule::OneFOneB,
-        Schedule::Interleaved,
-        Schedule::ZbH1,
-        Schedule::ZbH2,
-        Schedule::DualPipe,
-    ];
-
     /// Every schedule with sizes that it takes: stages, micro-batches, parts of a stage.
     fn cases() -> Vec<(Parallel, u32)> {
         let mut cases = Vec::new();
-        for schedule in ALL {
+        for schedule in Schedule::ALL {
             for (pp, rounds) in [1, 2, 3, 4, 5, 8].into_iter().flat_map(|pp| (1..7).map(move |m| (pp, m))) {
                 let virtual_stages = if schedule == Schedule::Interleaved { 1 + rounds % 3 } else { 1 };
                 let micro_batches = match schedule {
