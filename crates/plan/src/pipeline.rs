@@ -2,10 +2,10 @@
 //! go to the next, gradients come back, and the micro-batches whose backward is still to come are in flight.
 //!
 //! Who holds what for how long is that of `torch/distributed/pipelining` (2.15: `stage.py`, `schedules.py`), which Megatron-LM's
-//! `core/pipeline_parallel/schedules.py` does much alike (where not, `parallel/megatron/names.rs`): a buffer is made for what is received when it is asked for; hidden
-//! states that are received stay for backward, as the first layer saves them; those that are sent go when they have arrived, the
-//! node of the graph stays in their place (`release_fwd_send_outputs`; `deallocate_output_tensor`); a gradient that was sent
-//! stays in its name until the next one is bound to it.
+//! `core/pipeline_parallel/schedules.py` does much alike (where not, `parallel/megatron/names.rs`): a buffer is made for what is
+//! received when it is asked for; hidden states that are received stay for backward, as the first layer saves them; those that
+//! are sent go when they have arrived, the node of the graph stays in their place (`release_fwd_send_outputs`;
+//! `deallocate_output_tensor`); a gradient that was sent stays in its name until the next one is bound to it.
 
 use crate::model::{Batch, Model};
 use crate::options::Options;

@@ -142,8 +142,8 @@ fn zero_bubble(warm_up: u32, lag: u32, micro_batches: u32) -> Vec<Action> {
 }
 
 /// Micro-batches in both directions at once: the first half of them goes down the stages, the second half up
-/// (`DualPipe.step`, deepseek-ai/DualPipe's `dualpipe/dualpipe.py`; DeepSeek-V3, arXiv 2412.19437, section 3.2.1). Where a forward
-/// and a backward pass overlap, the forward is written first.
+/// (`DualPipe.step`, deepseek-ai/DualPipe's `dualpipe/dualpipe.py`; DeepSeek-V3, arXiv 2412.19437, section 3.2.1). Where a
+/// forward and a backward pass overlap, the forward is written first.
 fn dual_pipe(stages: u32, stage: u32, half: u32, middle: u32) -> Vec<Action> {
     let from_end = stage.min(stages - 1 - stage);
     let to_middle = (stages / 2).saturating_sub(from_end + 1);
@@ -334,9 +334,9 @@ mod tests {
         }
     }
 
-    /// The known counts: GPipe has all in flight; 1F1B `min(m, p - i)`; interleaved `2 (p - i - 1) + (v - 1) p + 1` parts (Megatron-LM);
-    /// H1 what 1F1B has, H2 `2 (p - i) - 1`, and with the weights that wait `p` and `2p - 1` (arXiv 2401.10241); DualPipe `p + 1`
-    /// (DeepSeek-V3).
+    /// The known counts: GPipe has all in flight; 1F1B `min(m, p - i)`; interleaved `2 (p - i - 1) + (v - 1) p + 1` parts
+    /// (Megatron-LM); H1 what 1F1B has, H2 `2 (p - i) - 1`, and with the weights that wait `p` and `2p - 1` (arXiv 2401.10241);
+    /// DualPipe `p + 1` (DeepSeek-V3).
     #[test]
     fn as_many_are_in_flight_as_is_known() {
         for (parallel, m) in cases() {
