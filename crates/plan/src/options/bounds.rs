@@ -1,14 +1,12 @@
 //! How much a plan may be: the tokens of a micro-batch, the layers of a step, the runs of experts.
 
 use super::{Options, refused};
-use crate::repeat::sends_in_buckets;
 use peakledger_input::Problem;
 
 /// Tokens of a micro-batch beyond any in use; keeps their product with a width far from 64 bits.
 pub(crate) const MOST_TOKENS: u64 = 1 << 32;
-/// Layers × micro-batches where each is run: a plan records some 200 storages of 56 B for each.
-const MOST_BLOCKS_RUN: u64 = 1 << 14;
-/// The same where those that are alike are run a few times, and written down for what asks for every storage.
+/// Layers × micro-batches: those that are alike are run a few times, and written down for what asks for every storage, some
+/// 200 of 56 B for each.
 const MOST_BLOCKS: u64 = 1 << 16;
 /// The same for all stages of a pipeline, each of which is planned.
 const MOST_BLOCKS_OF_STAGES: u64 = 1 << 18;
@@ -49,9 +47,8 @@ impl Options {
         // beside its layers a stage runs what it receives and what it sends
         let run = u64::from(of_stage) + u64::from(stages > 1);
         let blocks = run.saturating_mul(u64::from(steps));
-        let most = if sends_in_buckets(self) { MOST_BLOCKS_RUN } else { MOST_BLOCKS };
-        if blocks > most {
-            let cause = format!("{each} × {steps} micro-batches are more than {most} blocks");
+        if blocks > MOST_BLOCKS {
+            let cause = format!("{each} × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
             let mend = "use fewer: from the second on, micro-batches are alike";
             return Err(Problem::in_option("--gradient-accumulation-steps", cause).mend(mend));
         }

@@ -50,26 +50,26 @@ pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) ->
         let at = |moment: u32| column.get(Moment(moment).index()).copied().unwrap_or(0);
         i128::from(at(to)) - i128::from(at(from))
     };
-    // what was postponed goes by other bounds than those of units
-    let moved = |moment: u32| match &folded.postponed {
-        Some(postponed) => postponed.moment(Moment(moment)).map(|moment| moment.0),
-        None => Some(moment),
-    };
-    let grows = |run: &Totals, firsts: [u32; 2], length: u32, copies: u32| {
-        let is_alike = |offset: u32| {
-            let [Some(from), Some(to)] = firsts.map(|first| moved(first + offset)) else { return true };
-            let pair = [from, to];
-            [(whole.gpu(), run.gpu()), (whole.cpu(), run.cpu())]
-                .into_iter()
-                .all(|(whole, run)| change(whole, pair) == (i128::from(copies) + 1) * change(run, pair))
-        };
-        (0..length).all(is_alike).then_some(())
+    let grows = |run: &Totals, pair: [u32; 2], copies: u32| {
+        [(whole.gpu(), run.gpu()), (whole.cpu(), run.cpu())]
+            .into_iter()
+            .all(|(whole, run)| change(whole, pair) == (i128::from(copies) + 1) * change(run, pair))
     };
     if !folded.cuts.is_empty() {
         let run = alone(false)?;
+        // what was postponed goes by other bounds than those of units
+        let moved = |moment: u32| match &folded.postponed {
+            Some(postponed) => postponed.moment(Moment(moment)).map(|moment| moment.0),
+            None => Some(moment),
+        };
         for cut in folded.postponed.as_ref().map_or(&folded.cuts, |postponed| &postponed.cuts) {
             let length = cut.moments.checked_div(cut.copies)?;
-            grows(&run, [cut.at.0.checked_sub(length)?, cut.at.0], length, cut.copies)?;
+            let firsts = [cut.at.0.checked_sub(length)?, cut.at.0];
+            let is_alike = |offset: u32| match firsts.map(|first| moved(first + offset)) {
+                [Some(from), Some(to)] => grows(&run, [from, to], cut.copies),
+                _ => true,
+            };
+            (0..length).all(is_alike).then_some(())?;
         }
     }
     // each phase that was not run lies between two that were, and the first between them says which
@@ -82,7 +82,8 @@ pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) ->
     for (mark, Between { next, of, .. }) in pairs {
         let [from, to] = [timeline.slots().get(mark)?, timeline.slots().get(next)?];
         (from.moments() == to.moments()).then_some(())?;
-        grows(&run, [from.first.0, to.first.0], from.moments(), of - 1)?;
+        let is_alike = |offset: u32| grows(&run, [from.first.0 + offset, to.first.0 + offset], of - 1);
+        (0..from.moments()).all(is_alike).then_some(())?;
     }
     Some(())
 }

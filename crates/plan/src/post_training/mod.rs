@@ -2,7 +2,7 @@
 //! training step, one after the other on a card; each model sits on the device while it is needed, on the host while it
 //! sleeps, or nowhere.
 //!
-//! Nothing here is a formula where the interpreter can run: the training step is [`plan`]'s with the trainer's
+//! Nothing here is a formula where the interpreter can run: the training step is [`crate::plan()`]'s with the trainer's
 //! own loss, the passes that score run the same modules under `no_grad` (`score`), a rollout by `generate()` runs prefill
 //! and the last step over its KV cache (`rollout`). `compose` puts their tapes on one timeline with phases of its own.
 //! The answer is an ordinary ledger. On many GPUs it is that of the data parallel rank that needs most (`sharding`).

@@ -20,4 +20,4 @@ mod turns;
 pub(crate) use folded::{Between, Folded, PhaseRun};
 pub(crate) use layers::Repeat;
 pub(crate) use postponed::{Aside, Postponed};
-pub(crate) use rounds::{Rounds, sends_in_buckets, shares_within_passes};
+pub(crate) use rounds::{Rounds, shares_within_passes};

@@ -76,9 +76,6 @@ impl Rounds {
         let parallel = &options.parallel;
         let all = options.gradient_accumulation_steps;
         let stage = options.mesh().ok()?.place(parallel.rank).pp;
-        if sends_in_buckets(options) {
-            return None;
-        }
         let order = |run| match parallel.pp {
             1 => in_turn(run),
             _ => actions(parallel, stage, run, all),
@@ -316,13 +313,6 @@ pub(crate) fn shares_within_passes(options: &Options) -> bool {
     let Ok(mesh) = options.mesh() else { return true };
     let is_ddp = options.parallel.sharding == Sharding::Replicated && mesh.dp * mesh.cp > 1;
     options.stack == Stack::Transformers && mesh.pp > 1 && (is_ddp || options.parallel.sharding.is_fsdp())
-}
-
-/// Whether DeepSpeed sends gradients and parameters by its own buckets as they come, or copies them to the host: where a
-/// bucket is full has nothing to do with layers. Stage 1 alone does so when the last backward has ended.
-pub(crate) fn sends_in_buckets(options: &Options) -> bool {
-    let at_the_end = options.parallel.sharding == Sharding::Zero1 && !options.offload.has_optimizer();
-    options.is_deepspeed() && !at_the_end
 }
 
 /// A loop: forward and backward of one micro-batch after the other.

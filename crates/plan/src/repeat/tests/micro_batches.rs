@@ -3,7 +3,7 @@
 use super::*;
 use crate::catalogue::open_model;
 use crate::options::*;
-use crate::parallel::{Parallel, Schedule, Sharding, Stack};
+use crate::parallel::{DataParallel, Parallel, Schedule, Sharding, Stack, ZeroSizes};
 use crate::repeat::{Rounds, shares_within_passes};
 use crate::step::hopes_for_layers;
 use crate::torch::Dtype;
@@ -73,6 +73,56 @@ fn a_repeated_tape_is_the_whole_one() {
                 let said = difference(&architecture, &options, repeated, whole);
                 assert_eq!(said, None, "{family}: {options:?}");
             }
+        }
+    }
+}
+
+/// What DeepSpeed's ranks share, by buckets of every size, on the card and on the host: what has come in a backward has gone
+/// when it ends, so the next one is like it.
+fn in_buckets() -> Vec<Options> {
+    let plain = Options {
+        precision: Precision::Bf16Mixed,
+        seq_len: Some(LENGTH),
+        gradient_accumulation_steps: 7,
+        ..Options::default()
+    };
+    let mut all = Vec::new();
+    for sharding in [Sharding::Zero1, Sharding::Zero2, Sharding::Zero3] {
+        for (reduce_bucket_size, overlap_comm) in [(1_000, false), (7_000, true), (500_000_000, false)] {
+            for (dp, rank) in [(2, 1), (5, 2)] {
+                let zero = ZeroSizes { reduce_bucket_size, ..ZeroSizes::default() };
+                let mut data = DataParallel { zero, ..DataParallel::default() };
+                data.zero.overlap_comm = Some(overlap_comm);
+                let parallel = Parallel { dp: Some(dp), rank, sharding, data, ..Parallel::default() };
+                let shared = Options { parallel, ..plain.clone() };
+                let on_host = Offload { optimizer: true, ..Offload::default() };
+                let lora = Some(Lora { rank: 4, ..Lora::default() });
+                all.push(Options { recompute: Recompute::Full, clip_grad_norm: true, ..shared.clone() });
+                all.push(Options { lora, hold_outputs: HoldOutputs::Step, ..shared.clone() });
+                all.push(Options { offload: on_host, ..shared.clone() });
+                if sharding == Sharding::Zero3 {
+                    let on_host = Offload { parameters: true, ..on_host };
+                    all.push(Options { offload: on_host, ..shared.clone() });
+                } else {
+                    all.push(Options { grad_dtype: Some(Dtype::F32), ..shared.clone() });
+                }
+                all.push(shared);
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn micro_batches_that_go_through_buckets_are_alike() {
+    let alike = Alike { layers: false, micro_batches: true };
+    for architecture in ["llama", "mixtral"].map(|family| config(family, 3, "")) {
+        for options in in_buckets() {
+            let whole = run_all(&architecture, &options, LENGTH).unwrap();
+            let few = run_alike(&architecture, &options, LENGTH, alike).unwrap();
+            let few = few.unwrap_or_else(|| panic!("not repeated: {options:?}"));
+            assert!(!few.folded.is_whole(), "all run: {options:?}");
+            assert_eq!(difference(&architecture, &options, few, whole), None, "{options:?}");
         }
     }
 }

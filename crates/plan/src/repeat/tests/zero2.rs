@@ -27,7 +27,7 @@ fn zero(sharding: Sharding, (dp, rank): (u32, u32), reduce_bucket_size: u64) -> 
 
 /// A step, and what changes it.
 fn variants(plain: &Options) -> Vec<Options> {
-    let several = |options: &Options| Options { gradient_accumulation_steps: 3, ..options.clone() };
+    let several = |options: &Options| Options { gradient_accumulation_steps: 6, ..options.clone() };
     let full = Options { recompute: Recompute::Full, clip_grad_norm: true, ..plain.clone() };
     let on_host = Offload { optimizer: true, ..Offload::default() };
     let in_fp32 = Options { grad_dtype: Some(Dtype::F32), ..plain.clone() };
@@ -80,6 +80,9 @@ impl Met {
         let family = architecture.family.model_type;
         let said = match run_alike(architecture, options, LENGTH, FEW).unwrap() {
             Some(few) if few.layers_left_out < 2 => Some("all run".to_owned()),
+            Some(few) if options.gradient_accumulation_steps > 1 && few.folded.rounds.is_none() => {
+                Some("all micro-batches run".to_owned())
+            }
             Some(few) => {
                 let few = written_where_it_is_the_most(few);
                 self.counted += usize::from(!few.folded.is_whole());
