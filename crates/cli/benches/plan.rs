@@ -5,6 +5,8 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)] // a benchmark prints, and may stop
 
+mod timing;
+
 use peakledger_plan::catalogue::open_model;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{
@@ -16,6 +18,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use timing::best;
 
 /// That of the binary.
 #[cfg(feature = "mimalloc")]
@@ -226,15 +229,6 @@ fn with_layers(config: &str, layers: u32) -> peakledger_input::Source {
 fn whole_process(arguments: &[&str]) {
     let run = Command::new(env!("CARGO_BIN_EXE_peakledger")).args(arguments).output().unwrap();
     assert!(run.status.success());
-}
-
-fn best(times: u32, mut run: impl FnMut()) -> Duration {
-    let time = |_| {
-        let began = Instant::now();
-        run();
-        began.elapsed()
-    };
-    (0..times).map(time).min().unwrap()
 }
 
 /// Plans of different options, each from the config to its contributors, on two threads.

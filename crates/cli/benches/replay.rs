@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::cast_precision_loss)] // a benchmark prints, and may stop
 
+mod timing;
+
 use peakledger_allocator::{Allocation, Allocator, Card, Request, Settings};
 use peakledger_plan::catalogue::open_model;
 use peakledger_plan::config::Architecture;
@@ -12,7 +14,8 @@ use peakledger_report::Reservation;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use timing::best;
 
 fn main() {
     let plan = planned();
@@ -126,13 +129,4 @@ fn beside_python(asked: &[Ask], reserved: u64, ours: Duration) {
 
 fn millions(events: usize, time: Duration) -> f64 {
     events as f64 / time.as_secs_f64() / 1e6
-}
-
-fn best(times: u32, mut run: impl FnMut()) -> Duration {
-    let time = |_| {
-        let began = Instant::now();
-        run();
-        began.elapsed()
-    };
-    (0..times).map(time).min().unwrap()
 }

@@ -5,13 +5,16 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)] // a benchmark prints, and may stop
 
+mod timing;
+
 use peakledger_core::Ledger;
 use peakledger_core::sweep::{Stay, sums};
 use peakledger_input::Input;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use timing::best;
 
 fn main() {
     let folder = tempfile::tempdir().unwrap();
@@ -26,8 +29,8 @@ fn main() {
         std::fs::write(&path, text).unwrap();
 
         let (_, file) = peakledger_input::open_ledger(&Input::of(path.as_path())).unwrap();
-        let answer = best(|| run_show(&path));
-        let summed = best(|| sum(&file.ledger));
+        let answer = best(3, || run_show(&path));
+        let summed = best(3, || sum(&file.ledger));
         let python = python(&path, file.ledger.peak().bytes.mib());
         println!(
             "{states:>8}  {size:>5.1} MiB  {:>30}  {:>30}  {:>30}",
@@ -46,15 +49,6 @@ fn beside(ours: Duration, python: Option<Duration>) -> String {
             format!("{ours:.2?} / {theirs:.2?} = {:.0}×", theirs.as_secs_f64() / ours.as_secs_f64())
         }
     }
-}
-
-fn best(mut run: impl FnMut()) -> Duration {
-    let time = |_| {
-        let began = Instant::now();
-        run();
-        began.elapsed()
-    };
-    (0..3).map(time).min().unwrap()
 }
 
 fn run_show(path: &Path) {

@@ -27,7 +27,6 @@ mod progress;
 mod question;
 mod search_args;
 mod server;
-mod side_by_side;
 mod step_args;
 mod usage;
 mod usual;

@@ -2,10 +2,10 @@
 //! go to the next, gradients come back, and the micro-batches whose backward is still to come are in flight.
 //!
 //! Who holds what for how long is that of `torch/distributed/pipelining` (2.15: `stage.py`, `schedules.py`), which Megatron-LM's
-//! `core/pipeline_parallel/schedules.py` does much alike (where not, `parallel/megatron/names.rs`): a buffer is made for what is received when it is asked for; hidden
-//! states that are received stay for backward, as the first layer saves them; those that are sent go when they have arrived, the
-//! node of the graph stays in their place (`release_fwd_send_outputs`; `deallocate_output_tensor`); a gradient that was sent
-//! stays in its name until the next one is bound to it.
+//! `core/pipeline_parallel/schedules.py` does much alike (where not, `parallel/megatron/names.rs`): a buffer is made for what is
+//! received when it is asked for; hidden states that are received stay for backward, as the first layer saves them; those that
+//! are sent go when they have arrived, the node of the graph stays in their place (`release_fwd_send_outputs`;
+//! `deallocate_output_tensor`); a gradient that was sent stays in its name until the next one is bound to it.
 
 use crate::model::{Batch, Model};
 use crate::options::Options;
@@ -17,7 +17,6 @@ use crate::step::{Graph, Loop, load_part, place_input};
 use crate::torch::autograd::{Edge, Leaf, backward, backward_from};
 use crate::torch::deferred::Deferred;
 use crate::torch::network::{Collective, Peers};
-use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Phase};
 use std::collections::BTreeMap;
@@ -310,10 +309,7 @@ impl Loop<'_> {
         let Some(grad) = grad else { return };
         let [_, previous] = pipeline.forward_and_back(which.1);
         torch.communicates(Collective::Send, grad.bytes(), previous);
-        grad.relabel(|stored| {
-            (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
-            stored.role = Role::Named { name: "input gradient sent" };
-        });
+        grad.rename(Category::CommunicationBuffer, "input gradient sent");
         if self.options.parallel.schedule != Schedule::Gpipe {
             kept.sent_back.clear(); // GPipe waits when all backwards are done
         }
@@ -363,10 +359,7 @@ impl Loop<'_> {
         let (layout, dtype) = &pipeline.between;
         self.torch.launch("recv");
         let buffer = self.torch.empty(layout.clone(), *dtype);
-        buffer.relabel(|stored| {
-            (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
-            stored.role = Role::Named { name };
-        });
+        buffer.rename(Category::CommunicationBuffer, name);
         buffer
     }
 }

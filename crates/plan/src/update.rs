@@ -11,7 +11,7 @@ use crate::parallel::megatron::{finalize_model_grads, gather_parameters, groups}
 use crate::parallel::{Sharding, Stack};
 use crate::torch::offload::host_gradient;
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::rc::Rc;
 
@@ -95,13 +95,9 @@ impl<'a> Update<'a> {
         for group in groups(options, &trained) {
             let members = || trained.iter().zip(0..).filter(|(parameter, _)| group.has(parameter));
             let buffer = group.buffer(options, &trained);
-            let make = |kind, name, dtype| {
-                let layout = Layout::contiguous(&[buffer.numel]);
-                torch.place(layout, dtype, (kind, None), ModuleId(0), Role::Named { name })
-            };
             torch.once(|| {
-                buffers.push(make(Category::Parameter, "param_data", dtype));
-                buffers.push(make(Category::Gradient, "main_grad", Dtype::F32));
+                buffers.push(torch.place_named(buffer.numel, dtype, Category::Parameter, "param_data"));
+                buffers.push(torch.place_named(buffer.numel, Dtype::F32, Category::Gradient, "main_grad"));
                 torch.launch("copy_");
                 members().for_each(|(parameter, _)| parameter.tensor.moves_into_a_buffer());
             });
@@ -292,14 +288,5 @@ fn part_of(torch: &Rc<Torch>, parameter: &Parameter, numbers: u64) -> Parameter 
 fn main_grad(torch: &Rc<Torch>, trained: &[Parameter], dtype: Dtype) -> Option<Tensor> {
     let buffered = trained.iter().filter(|p| p.leaf.as_ref().is_some_and(|leaf| leaf.is_buffered));
     let numbers = buffered.fold(0u64, |sum, p| sum.saturating_add(p.tensor.layout().numel()));
-    (numbers > 0).then(|| {
-        let kind = (Category::Gradient, None);
-        torch.place(
-            Layout::contiguous(&[numbers]),
-            dtype,
-            kind,
-            ModuleId(0),
-            Role::Named { name: "main_grad" },
-        )
-    })
+    (numbers > 0).then(|| torch.place_named(numbers, dtype, Category::Gradient, "main_grad"))
 }

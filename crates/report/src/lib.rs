@@ -6,7 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-mod at_once;
 mod check;
 mod command_line;
 mod compare;
@@ -30,6 +29,7 @@ mod reconcile;
 mod replay;
 mod search;
 mod show;
+pub mod side_by_side;
 mod table;
 mod timeline;
 mod times;
@@ -50,7 +50,7 @@ pub use plan::{PlanReport, RankFigures, RanksReport};
 pub use post_training::PostTrainingReport;
 pub use read::{At, ReadReport};
 pub use reconcile::{MeasuredFacts, ReconcileReport, Side, Tolerance};
-pub use replay::{Asked, PlannedOom, ReplayReport, Replays, Reservation};
+pub use replay::{Asked, Fits, PlannedOom, ReplayReport, Replays, Reservation};
 pub use search::{Beyond, Dimension, Fixed, Refused, SearchReport, SearchRow, Setting, closest, is_near};
 pub use show::ShowReport;
 pub use timeline::TimelineReport;

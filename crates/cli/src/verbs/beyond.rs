@@ -6,13 +6,13 @@
 use super::search::Search;
 use crate::from::Given;
 use crate::levers::levers;
-use crate::side_by_side::side_by_side;
 use crate::step_args::{Said, StepArgs};
 use crate::usage::Asker;
 use peakledger_core::Bytes;
 use peakledger_input::{Problem, Source};
 use peakledger_plan::options::Options;
 use peakledger_plan::{Plan, Verdict, try_out, try_out_replayed};
+use peakledger_report::side_by_side::side_by_side;
 use peakledger_report::{Beyond, SearchRow, closest};
 use std::collections::BTreeMap;
 
@@ -166,10 +166,10 @@ impl Search<'_> {
         let micro_batch_size = options.micro_batch_size;
         let mut cache_flushes = 0;
         let verdict = |plan: &Plan| {
-            let (quick, flushes) = trial.quick(plan);
-            cache_flushes = flushes.max(cache_flushes);
+            let quick = trial.quick(plan);
+            cache_flushes = cache_flushes.max(quick.retries);
             // what does not fit is replayed to its end, for how much it lacks
-            Some(if quick.fits() { quick } else { trial.verdict(plan) })
+            Some(if quick.verdict.fits() { quick.verdict } else { trial.verdict(plan) })
         };
         let Some(tried) = try_out_replayed(&trial.architecture, options, trial.card, verdict)? else {
             return Ok(None);

@@ -5,7 +5,6 @@ use crate::Answer;
 use crate::args::{IN_OPTIONS, ListArgs, Model, OutputArgs, alloc_conf, architecture, model};
 use crate::from::{FromArgs, Given};
 use crate::search_args::SearchArgs;
-use crate::side_by_side::side_by_side;
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, RECOMPUTE, TOGETHER, changes, together};
 use clap::Command;
@@ -17,7 +16,8 @@ use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Options, Recompute};
 use peakledger_plan::parallel::{Look, Parallel, Shown, Stack, plan_ranks_closely};
 use peakledger_plan::{Choices, FewestGpus, Fit, Plan, Verdict, fewest_gpus};
-use peakledger_report::{AS_GIVEN, FitReport, FitRow, OffloadRule, Reservation};
+use peakledger_report::side_by_side::side_by_side;
+use peakledger_report::{AS_GIVEN, FitReport, FitRow, Fits, OffloadRule, Reservation};
 
 /// The change that recomputes and offloads no more layers than it takes.
 const BY_LAYER: &str = "by layer";
@@ -203,17 +203,17 @@ pub(super) struct Trial<'a> {
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
         let takes = |plan: &Plan| self.verdict(plan);
-        let quick = |plan: &Plan| self.quick(plan).0;
+        let quick = |plan: &Plan| self.quick(plan).verdict;
         Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes, &quick)
     }
 
-    /// Whether a rank fits, which says of a misfit nothing more, and how often caches are given back for it.
-    pub(super) fn quick(&self, plan: &Plan) -> (Verdict, u64) {
+    /// Whether a rank fits, which says of a misfit nothing more.
+    pub(super) fn quick(&self, plan: &Plan) -> Fits {
         Reservation::fits(plan, self.settings, self.card)
     }
 
     /// The same of a rank that takes no more than that; nothing of one that takes more.
-    pub(super) fn quick_within(&self, plan: &Plan, most: Bytes) -> Option<(Verdict, u64)> {
+    pub(super) fn quick_within(&self, plan: &Plan, most: Bytes) -> Option<Fits> {
         Reservation::fits_within(plan, self.settings, self.card, most)
     }
 
@@ -242,7 +242,7 @@ impl Trial<'_> {
 
     /// The fewest GPUs that share out the step so that it fits.
     fn fewest_gpus(&self, options: &Options) -> Option<FewestGpus> {
-        fewest_gpus(&self.architecture, options, &|plan| self.quick(plan).0)
+        fewest_gpus(&self.architecture, options, &|plan| self.quick(plan).verdict)
     }
 
     fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {

@@ -11,12 +11,12 @@ use crate::from::{Given, Resolved};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::search_args::SearchArgs;
-use crate::side_by_side::{cores, counted, side_by_side};
 use crate::step_args::StepArgs;
 use peakledger_core::Bytes;
 use peakledger_input::{Place, Problem, Source};
 use peakledger_plan::options::Options;
 use peakledger_plan::{Tried, Verdict, plan, try_out, try_out_replayed};
+use peakledger_report::side_by_side::{cores, counted, side_by_side};
 use peakledger_report::{Refused, SearchReport, SearchRow, closest, is_near};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -129,9 +129,9 @@ impl Search<'_> {
             if !is_replayed {
                 return quick;
             }
-            let (verdict, flushes) = self.trial.quick(plan);
-            cache_flushes = flushes.max(cache_flushes);
-            verdict
+            let fits = self.trial.quick(plan);
+            cache_flushes = cache_flushes.max(fits.retries);
+            fits.verdict
         })?;
         let row = SearchRow {
             number,
@@ -151,9 +151,9 @@ impl Search<'_> {
     fn replayed(&self, number: u64, most: Bytes) -> Result<Option<(Tried, u64)>, Problem> {
         let (Trial { architecture, card, .. }, mut cache_flushes) = (self.trial, 0);
         let tried = try_out_replayed(architecture, self.options(number)?, card, |plan| {
-            let (verdict, flushes) = self.trial.quick_within(plan, most)?;
-            cache_flushes = flushes.max(cache_flushes);
-            Some(verdict)
+            let fits = self.trial.quick_within(plan, most)?;
+            cache_flushes = cache_flushes.max(fits.retries);
+            Some(fits.verdict)
         })?;
         Ok(tried.map(|tried| (tried, cache_flushes)))
     }

@@ -41,7 +41,8 @@ const MOST_TRIES: usize = 12;
 
 impl Choices {
     /// The layers to recompute and those to offload with which a step fits a card for the least theoretical time; nothing
-    /// where none do. On a card whose rates are not known nothing is offloaded, and what counts are FLOPs. The step itself neither recomputes nor offloads activations.
+    /// where none do. On a card whose rates are not known nothing is offloaded, and what counts are FLOPs. The step itself
+    /// neither recomputes nor offloads activations.
     ///
     /// # Errors
     /// What stands against planning the step.

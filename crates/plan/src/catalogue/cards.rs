@@ -141,13 +141,13 @@ pub fn card(name: &str) -> Result<Card, Problem> {
             return Err(Problem::in_option("--gpu", cause).mend(mend));
         }
     }
+    if let Some(mend) = several_cards(name) {
+        return Err(Problem::in_option("--gpu", format!("{} are several cards", quoted(name))).mend(mend));
+    }
     if let Some(total) = amount(name)? {
         let (name, source) = (name.trim().to_owned(), "as given".to_owned());
         let (full_name, capability, context, speeds) = (None, None, None, None);
         return Ok(Card { name, full_name, total, capability, source, context, speeds });
-    }
-    if let Some(mend) = several_cards(name) {
-        return Err(Problem::in_option("--gpu", format!("{} are several cards", quoted(name))).mend(mend));
     }
     let names: Vec<&str> = cards().map(|card| card.name.as_str()).collect();
     let meant = meant(name, &names);

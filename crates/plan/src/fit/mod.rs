@@ -175,8 +175,9 @@ impl Search<'_> {
         Largest { amount: found.amount.map(|units| units * axis.unit), limit }
     }
 
-    /// The boundary in units, by what is planned, and from there on down by what is taken. What is reserved does not grow evenly, so there
-    /// may be several; the one that is looked for is on the side of the given amount that the verdict on it says.
+    /// The boundary in units, by what is planned, and from there on down by what is taken. What is reserved does not grow
+    /// evenly, so there may be several; the one that is looked for is on the side of the given amount that the verdict on it
+    /// says.
     fn boundary(&self, axis: Axis) -> Boundary {
         let capacity = self.card.total;
         let needed = |plan: &Plan| Verdict::of(plan, self.card, None);

@@ -1,17 +1,39 @@
-//! Which options of a pipeline go together, and with what else of a step.
+//! What a step that is spread over GPUs cannot be, and what a pipeline in it cannot.
 
 use super::{Schedule, Sharding, Stack};
-use crate::options::{HoldOutputs, Options};
+use crate::options::{HoldOutputs, Options, refused};
 use peakledger_input::Problem;
 
-/// That an option cannot be, why, and what would mend it.
-pub(super) fn refused(option: &str, cause: &str, mend: &str) -> Result<(), Problem> {
-    Err(Problem::in_option(option, cause).mend(mend))
-}
-
 impl Options {
+    /// Checks what a step that is spread over GPUs cannot be, and refuses what is not planned yet.
+    pub(crate) fn check_parallel(&self) -> Result<(), Problem> {
+        let parallel = &self.parallel;
+        let mesh = self.mesh()?;
+        let megatron = self.stack == Stack::Megatron;
+        if !megatron {
+            self.check_sharding()?;
+        }
+        self.check_pipeline()?;
+        if parallel.sp && mesh.tp == 1 {
+            let cause = "the sequence is split among the ranks of --tp, and there is one";
+            return refused("--sp", cause, "add --tp, or leave it out");
+        }
+        if parallel.loss_parallel && (megatron || mesh.tp == 1) {
+            let (cause, mend) = match megatron {
+                true => ("Megatron's loss takes the logits as they are shared out already", "leave it out"),
+                false => (
+                    "the logits are shared out among the ranks of --tp, and there is one",
+                    "add --tp, or leave it out",
+                ),
+            };
+            return refused("--loss-parallel", cause, mend);
+        }
+        self.check_context_parallel(&mesh)?;
+        if megatron { Ok(()) } else { self.check_data_parallel(&mesh) }
+    }
+
     /// Checks which sharding a pipeline runs with.
-    pub(crate) fn check_sharding(&self) -> Result<(), Problem> {
+    fn check_sharding(&self) -> Result<(), Problem> {
         let sharding = self.parallel.sharding;
         if self.parallel.pp <= 1 {
             return Ok(());
@@ -29,68 +51,63 @@ impl Options {
     }
 
     /// Checks what a pipeline cannot be.
-    pub(crate) fn check_pipeline(&self) -> Result<(), Problem> {
+    fn check_pipeline(&self) -> Result<(), Problem> {
         let parallel = &self.parallel;
         let (stages, schedule, parts) = (parallel.pp, parallel.schedule, parallel.virtual_stages);
         let micro_batches = self.gradient_accumulation_steps;
-        let wrong =
-            |option: &str, cause: String, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
         if stages <= 1 {
             let without_effect = [
                 ("--schedule", schedule != Schedule::default() && parts == 1),
                 ("--virtual-stages", parts > 1),
             ];
             return match without_effect.iter().find(|(_, asked)| *asked) {
-                Some((option, _)) => wrong(
-                    option,
-                    "there is one stage, so nothing to schedule".to_owned(),
-                    "add --pp 2 or more",
-                ),
+                Some((option, _)) => {
+                    refused(option, "there is one stage, so nothing to schedule", "add --pp 2 or more")
+                }
                 None => Ok(()),
             };
         }
         if schedule == Schedule::Interleaved && parts < 2 {
-            let cause = "stages of one part have nothing to interleave".to_owned();
-            return wrong("--schedule", cause, "add --virtual-stages 2 or more, or use 1f1b");
+            let cause = "stages of one part have nothing to interleave";
+            return refused("--schedule", cause, "add --virtual-stages 2 or more, or use 1f1b");
         }
         if schedule != Schedule::Interleaved && parts > 1 {
             let cause = format!("{} runs stages of one part", schedule.as_str());
-            return wrong("--virtual-stages", cause, "use --schedule interleaved, or leave it out");
+            return refused("--virtual-stages", cause, "use --schedule interleaved, or leave it out");
         }
         if schedule == Schedule::Interleaved && !micro_batches.is_multiple_of(stages) {
             let cause = format!(
                 "interleaved stages take micro-batches in groups of pp {stages}, and {micro_batches} are no multiple of that"
             );
-            return wrong("--gradient-accumulation-steps", cause, "use a multiple of --pp");
+            return refused("--gradient-accumulation-steps", cause, "use a multiple of --pp");
         }
         if schedule == Schedule::DualPipe {
             if !stages.is_multiple_of(2) {
                 let cause = format!("DualPipe goes through the stages both ways, and pp {stages} is odd");
-                return wrong("--pp", cause, "use an even number of stages");
+                return refused("--pp", cause, "use an even number of stages");
             }
             if !micro_batches.is_multiple_of(2) || micro_batches < 2 * stages {
                 let cause = format!(
                     "DualPipe needs an even number of micro-batches, 2 × pp {stages} = {} or more, and {micro_batches} are given",
                     2 * stages
                 );
-                return wrong("--gradient-accumulation-steps", cause, "use more micro-batches");
+                return refused("--gradient-accumulation-steps", cause, "use more micro-batches");
             }
             if parallel.first_stage_layers.is_some() || parallel.last_stage_layers.is_some() {
-                let cause = "DualPipe has the first and the last layers on one stage".to_owned();
-                return wrong("--decoder-first-pipeline-num-layers", cause, "leave it out");
+                let cause = "DualPipe has the first and the last layers on one stage";
+                return refused("--decoder-first-pipeline-num-layers", cause, "leave it out");
             }
         }
         if self.hold_outputs != HoldOutputs::No {
-            let cause =
-                "the schedule itself keeps what the last stage puts out until its backward".to_owned();
-            return wrong("--hold-outputs", cause, "leave it out");
+            let cause = "the schedule itself keeps what the last stage puts out until its backward";
+            return refused("--hold-outputs", cause, "leave it out");
         }
         // Megatron's fused loss takes the logits
         let in_one_op = self.fused_loss && self.stack != Stack::Megatron;
         if self.loss_in_model || in_one_op {
             let option = if in_one_op { "--fused-loss" } else { "--loss-in-model" };
-            let cause = "the schedule computes the loss from the logits of the last stage".to_owned();
-            return wrong(option, cause, "leave it out, or --pp");
+            let cause = "the schedule computes the loss from the logits of the last stage";
+            return refused(option, cause, "leave it out, or --pp");
         }
         Ok(())
     }

@@ -164,6 +164,16 @@ pub enum Schedule {
 }
 
 impl Schedule {
+    /// All of them.
+    pub const ALL: [Schedule; 6] = [
+        Schedule::Gpipe,
+        Schedule::OneFOneB,
+        Schedule::Interleaved,
+        Schedule::ZbH1,
+        Schedule::ZbH2,
+        Schedule::DualPipe,
+    ];
+
     /// Its name on the command line.
     pub const fn as_str(self) -> &'static str {
         match self {

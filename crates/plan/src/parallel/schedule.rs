@@ -142,8 +142,8 @@ fn zero_bubble(warm_up: u32, lag: u32, micro_batches: u32) -> Vec<Action> {
 }
 
 /// Micro-batches in both directions at once: the first half of them goes down the stages, the second half up
-/// (`DualPipe.step`, deepseek-ai/DualPipe's `dualpipe/dualpipe.py`; DeepSeek-V3, arXiv 2412.19437, section 3.2.1). Where a forward
-/// and a backward pass overlap, the forward is written first.
+/// (`DualPipe.step`, deepseek-ai/DualPipe's `dualpipe/dualpipe.py`; DeepSeek-V3, arXiv 2412.19437, section 3.2.1). Where a
+/// forward and a backward pass overlap, the forward is written first.
 fn dual_pipe(stages: u32, stage: u32, half: u32, middle: u32) -> Vec<Action> {
     let from_end = stage.min(stages - 1 - stage);
     let to_middle = (stages / 2).saturating_sub(from_end + 1);
@@ -217,19 +217,10 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const ALL: [Schedule; 6] = [
-        Schedule::Gpipe,
-        Schedule::OneFOneB,
-        Schedule::Interleaved,
-        Schedule::ZbH1,
-        Schedule::ZbH2,
-        Schedule::DualPipe,
-    ];
-
     /// Every schedule with sizes that it takes: stages, micro-batches, parts of a stage.
     fn cases() -> Vec<(Parallel, u32)> {
         let mut cases = Vec::new();
-        for schedule in ALL {
+        for schedule in Schedule::ALL {
             for (pp, rounds) in [1, 2, 3, 4, 5, 8].into_iter().flat_map(|pp| (1..7).map(move |m| (pp, m))) {
                 let virtual_stages = if schedule == Schedule::Interleaved { 1 + rounds % 3 } else { 1 };
                 let micro_batches = match schedule {
@@ -343,9 +334,9 @@ mod tests {
         }
     }
 
-    /// The known counts: GPipe has all in flight; 1F1B `min(m, p - i)`; interleaved `2 (p - i - 1) + (v - 1) p + 1` parts (Megatron-LM);
-    /// H1 what 1F1B has, H2 `2 (p - i) - 1`, and with the weights that wait `p` and `2p - 1` (arXiv 2401.10241); DualPipe `p + 1`
-    /// (DeepSeek-V3).
+    /// The known counts: GPipe has all in flight; 1F1B `min(m, p - i)`; interleaved `2 (p - i - 1) + (v - 1) p + 1` parts
+    /// (Megatron-LM); H1 what 1F1B has, H2 `2 (p - i) - 1`, and with the weights that wait `p` and `2p - 1` (arXiv 2401.10241);
+    /// DualPipe `p + 1` (DeepSeek-V3).
     #[test]
     fn as_many_are_in_flight_as_is_known() {
         for (parallel, m) in cases() {

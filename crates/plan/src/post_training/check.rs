@@ -2,13 +2,9 @@
 
 use super::{Algorithm, Engine, PostTraining, sharding, vllm};
 use crate::config::Architecture;
-use crate::options::{HoldOutputs, MOST_TOKENS, Options};
+use crate::options::{HoldOutputs, MOST_TOKENS, Options, refused};
 use crate::parallel::{Sharding, Stack};
 use peakledger_input::Problem;
-
-fn wrong(option: &str, cause: impl Into<String>, mend: impl Into<String>) -> Result<(), Problem> {
-    Err(Problem::in_option(option, cause.into()).mend(mend.into()))
-}
 
 /// Checks a request against the step that it trains with.
 pub(super) fn check(
@@ -20,14 +16,14 @@ pub(super) fn check(
         [("--prompt-len", request.prompt_len, "prompt"), ("--response-len", request.response_len, "response")]
     {
         if tokens == 0 {
-            return wrong(option, format!("a {what} of 0 tokens"), "use 1 or more");
+            return refused(option, format!("a {what} of 0 tokens"), "use 1 or more");
         }
     }
     let (tokens, positions) = (request.tokens(), architecture.shape.max_position_embeddings);
     if architecture.shape.learned_positions && tokens > positions {
         let cause =
             format!("prompt and response are {tokens} tokens, and the model has {positions} positions");
-        return wrong("--response-len", cause, "shorten one of them");
+        return refused("--response-len", cause, "shorten one of them");
     }
     let rows = if request.algorithm == Algorithm::Dpo { 2 } else { 1 };
     for (option, sequences) in [
@@ -36,7 +32,7 @@ pub(super) fn check(
     ] {
         if sequences.saturating_mul(tokens) > MOST_TOKENS {
             let cause = format!("{sequences} sequences × {tokens} tokens are more than 2^32");
-            return wrong(option, cause, "use fewer or shorter ones");
+            return refused(option, cause, "use fewer or shorter ones");
         }
     }
     check_step(options)?;
@@ -55,17 +51,17 @@ pub(super) fn check(
 fn check_step(options: &Options) -> Result<(), Problem> {
     if options.seq_len.is_some() {
         let cause = "a sequence is a prompt and a response";
-        return wrong("--seq-len", cause, "say `--prompt-len` and `--response-len` instead");
+        return refused("--seq-len", cause, "say `--prompt-len` and `--response-len` instead");
     }
     let mesh = options.mesh()?;
     let spread = [("--tp", mesh.tp), ("--pp", mesh.pp), ("--cp", mesh.cp), ("--ep", mesh.ep)];
     if let Some((option, _)) = spread.iter().find(|(_, ranks)| *ranks > 1) {
         let cause = "post-training is planned over data parallel ranks alone";
-        return wrong(option, cause, "leave it out, and shard by --fsdp full_shard or --zero 3");
+        return refused(option, cause, "leave it out, and shard by --fsdp full_shard or --zero 3");
     }
     if options.stack != Stack::Transformers {
         let cause = "post-training is planned on transformers' modules alone";
-        return wrong("--stack", cause, "leave it out");
+        return refused("--stack", cause, "leave it out");
     }
     let of_the_loss = [
         ("--fused-loss", options.fused_loss),
@@ -73,11 +69,11 @@ fn check_step(options: &Options) -> Result<(), Problem> {
         ("--hold-outputs", options.hold_outputs != HoldOutputs::No),
     ];
     if let Some((option, _)) = of_the_loss.iter().find(|(_, asked)| *asked) {
-        return wrong(option, "the trainer computes its own loss, without whole logits", "leave it out");
+        return refused(option, "the trainer computes its own loss, without whole logits", "leave it out");
     }
     if options.offload.parameters {
         let cause = "parameters that come a layer at a time are not planned beside other models";
-        return wrong("--offload", cause, "`--offload-between actor` moves them between phases");
+        return refused("--offload", cause, "`--offload-between actor` moves them between phases");
     }
     Ok(())
 }
@@ -88,7 +84,7 @@ fn check_sharing(request: &PostTraining, options: &Options) -> Result<(), Proble
     let asks_itself = options.lora.is_some() && request.has_reference();
     if request.algorithm == Algorithm::Dpo && asks_itself && sharding == Sharding::Zero3 {
         let cause = "the reference is the actor without its adapters, whose forward between forward and backward breaks the trace that ZeRO 3 fetches by";
-        return wrong("--zero", cause, "add --precompute-ref-log-probs, or use --zero 2");
+        return refused("--zero", cause, "add --precompute-ref-log-probs, or use --zero 2");
     }
     Ok(())
 }
@@ -103,11 +99,11 @@ fn check_models(request: &PostTraining) -> Result<(), Problem> {
     ];
     if let Some((name, _, mend)) = absent.iter().find(|(_, asked, _)| *asked) {
         let cause = format!("there is no {name} that could wait on the host");
-        return wrong("--offload-between", cause, format!("leave it out; {mend}"));
+        return refused("--offload-between", cause, format!("leave it out; {mend}"));
     }
     if request.algorithm != Algorithm::Grpo && request.group_size.is_some() {
         let cause = format!("groups of responses are GRPO's; {} has none", request.algorithm.as_str());
-        return wrong("--group-size", cause, "leave it out, or use `--post-training grpo`");
+        return refused("--group-size", cause, "leave it out, or use `--post-training grpo`");
     }
     Ok(())
 }
@@ -121,7 +117,7 @@ fn check_pairs(request: &PostTraining) -> Result<(), Problem> {
     ];
     match asked.iter().find(|(_, asked)| *asked) {
         Some((option, _)) => {
-            wrong(option, "DPO samples nothing: its responses come with the data", "leave it out")
+            refused(option, "DPO samples nothing: its responses come with the data", "leave it out")
         }
         None => Ok(()),
     }
@@ -131,20 +127,20 @@ fn check_rollout(request: &PostTraining, options: &Options) -> Result<(), Proble
     let (group, trained) = (request.group(), PostTraining::sequences_of_a_step(options));
     if request.algorithm == Algorithm::Grpo && group < 2 {
         let cause = format!("a group of {group} has nothing to be compared with");
-        return wrong("--group-size", cause, "use 2 or more");
+        return refused("--group-size", cause, "use 2 or more");
     }
     let sequences = request.sequences(options);
     if sequences == 0 {
-        return wrong("--rollout-sequences", "a rollout of 0 sequences", "use 1 or more");
+        return refused("--rollout-sequences", "a rollout of 0 sequences", "use 1 or more");
     }
     if !sequences.is_multiple_of(sharding::of_a_rank(group, options).max(1)) {
         let of_each = if options.mesh()?.world > 1 { " of each rank" } else { "" };
         let cause = format!("{sequences} sequences{of_each} are no whole number of groups of {group}");
-        return wrong("--group-size", cause, "use a divisor, or another `--rollout-sequences`");
+        return refused("--group-size", cause, "use a divisor, or another `--rollout-sequences`");
     }
     if !sequences.is_multiple_of(trained.max(1)) {
         let cause = format!("{sequences} sequences are no whole number of steps of {trained}");
-        return wrong(
+        return refused(
             "--rollout-sequences",
             cause,
             "make it a multiple of micro-batch size × accumulation steps",

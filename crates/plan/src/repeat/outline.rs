@@ -71,8 +71,8 @@ impl Outline {
         self.of_storage.get(storage.0 as usize).copied()
     }
 
-    /// For each layer, from the first on, the first that is like it: of the same modules with the same parameters, trained or not, and run in the
-    /// same way.
+    /// For each layer, from the first on, the first that is like it: of the same modules with the same parameters, trained or
+    /// not, and run in the same way.
     pub(super) fn kinds<W: PartialEq>(
         &self,
         tape: &Tape,

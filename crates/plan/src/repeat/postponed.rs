@@ -1,8 +1,8 @@
 //! What was postponed while layers were left out is put in its place ([`crate::torch::postponed`]).
 //!
-//! On the tape of the whole step there is a place for all of it. On that of a step that is only counted, what belongs to layers that
-//! were not run has none: it is taken off the tape, and [`Aside`] says how much it had. Where nothing of it was there any longer
-//! than it ran itself, it matters only if it is the most that ever was there: then all is written down.
+//! On the tape of the whole step there is a place for all of it. On that of a step that is only counted, what belongs to layers
+//! that were not run has none: it is taken off the tape, and [`Aside`] says how much it had. Where nothing of it was there any
+//! longer than it ran itself, it matters only if it is the most that ever was there: then all is written down.
 
 use super::folded::{Cut, Folded, More};
 use crate::torch::postponed::{PLACE, POSTPONED};

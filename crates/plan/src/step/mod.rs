@@ -273,7 +273,8 @@ fn run_so(
 
 /// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
 /// layers: what DeepSpeed offloads under ZeRO 3 (its buckets else are postponed, or seen by [`layers_ahead`]); nor where it waits
-/// for gradients of weights that themselves wait. Nor where Megatron's layers make tables of their own in the first step, of which a cache keeps some (latent attention).
+/// for gradients of weights that themselves wait. Nor where Megatron's layers make tables of their own in the first step, of
+/// which a cache keeps some (latent attention).
 pub(crate) fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
     let has_tables = options.stack == Stack::Megatron && arch.shape.v_head_dim.is_some();
     let waits = !matches!(options.parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe);

@@ -1,5 +1,6 @@
 //! Memory inside kernels: what CUDA kernels allocate for themselves and give back before they return, and the workspaces
-//! that cuBLAS keeps. The dispatcher, and so torch's tracker, never sees it; `torch.cuda.max_memory_allocated` does, and so does the device level here.
+//! that cuBLAS keeps. The dispatcher, and so torch's tracker, never sees it; `torch.cuda.max_memory_allocated` does, and so does
+//! the device level here.
 
 use super::tape::{NEVER, Role, Stored, rounded};
 use super::{Dtype, Layout, ModuleId, Tensor, Torch};

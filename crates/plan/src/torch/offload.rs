@@ -28,8 +28,8 @@ impl ActivationOffload {
         Rc::new(ActivationOffload { ahead, layers: RefCell::new(Vec::new()) })
     }
 
-    /// Runs the next layer; whether what it saves goes is the caller's word. That has left the device when `ahead` more layers have run, and is back when backward
-    /// is still `ahead` layers behind it; with none ahead, when the first op asks for it.
+    /// Runs the next layer; whether what it saves goes is the caller's word. That has left the device when `ahead` more layers
+    /// have run, and is back when backward is still `ahead` layers behind it; with none ahead, when the first op asks for it.
     pub(crate) fn around(
         self: &Rc<Self>,
         hidden_states: &Tensor,

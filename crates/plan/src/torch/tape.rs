@@ -142,7 +142,8 @@ impl Stored {
     }
 }
 
-/// A request rounded up as the allocator does, but for one of 0 bytes, which never reaches it; sizes past 64 bits saturate and are refused later.
+/// A request rounded up as the allocator does, but for one of 0 bytes, which never reaches it; sizes past 64 bits saturate and
+/// are refused later.
 pub(crate) fn rounded(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
 }

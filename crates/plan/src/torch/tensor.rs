@@ -177,6 +177,14 @@ impl Tensor {
             label(stored);
         }
     }
+
+    /// Gives the storage a name of its own, in place of the op's that made it.
+    pub(crate) fn rename(&self, category: Category, name: &'static str) {
+        self.relabel(|stored| {
+            (stored.category, stored.detail) = (category, None);
+            stored.role = Role::Named { name };
+        });
+    }
 }
 
 /// What autograd kept of a tensor.
@@ -224,6 +232,18 @@ impl Torch {
     ) -> Tensor {
         let next = self.tape.borrow().next();
         self.allocate(layout, dtype, category, detail, module, role, next)
+    }
+
+    /// The same of so many numbers side by side, of no module and with a name of their own.
+    pub(crate) fn place_named(
+        self: &Rc<Self>,
+        numbers: u64,
+        dtype: Dtype,
+        category: Category,
+        name: &'static str,
+    ) -> Tensor {
+        let (kind, role) = ((category, None), Role::Named { name });
+        self.place(Layout::contiguous(&[numbers]), dtype, kind, ModuleId(0), role)
     }
 
     #[allow(clippy::too_many_arguments)] // the columns of a storage

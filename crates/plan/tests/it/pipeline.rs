@@ -53,15 +53,6 @@ fn phases<'a>(plan: &'a Plan, name: &'a str) -> impl Iterator<Item = &'a Planned
     plan.steady.phases.iter().filter(move |phase| phase.phase.as_str().starts_with(name))
 }
 
-const ALL: [Schedule; 6] = [
-    Schedule::Gpipe,
-    Schedule::OneFOneB,
-    Schedule::Interleaved,
-    Schedule::ZbH1,
-    Schedule::ZbH2,
-    Schedule::DualPipe,
-];
-
 /// Layers that options name are counted over the whole model, whichever stage has them.
 #[test]
 fn layers_that_are_named_are_those_of_the_model() {
@@ -104,7 +95,7 @@ fn the_stages_together_do_what_one_card_does() {
     for recompute in [Recompute::None, Recompute::Full] {
         let one = Options { recompute, ..options(1, Schedule::OneFOneB, 8) };
         let flops = plan(architecture(false), one).unwrap().steady.costs().flops;
-        for schedule in ALL {
+        for schedule in Schedule::ALL {
             let options = Options { recompute, ..options(4, schedule, 8) };
             let stages = stages(&options, false);
             let all: u128 = stages.iter().map(|plan| plan.steady.costs().flops.total()).sum();

@@ -4,9 +4,9 @@ use super::document::{Contributor, Exact, Measure, Page, Role, Series, Verdict};
 use super::picture::Picture;
 use super::series::{Room, drawn, that_fit};
 use super::states::{short, states};
-use crate::at_once::at_once;
 use crate::figures::grouped;
 use crate::plan::{assumed, id, ledger_of};
+use crate::side_by_side::side_by_side;
 use crate::{PlanReport, Reservation};
 use peakledger_plan::{Plan, PlannedPhase, Step};
 use std::io;
@@ -42,7 +42,7 @@ impl PlanReport<'_> {
         asked.extend(self.candidates.iter().map(|(name, plan)| {
             (name.as_str(), Role::Candidate, plan, plan.peak_in(self.step).step.step, room)
         }));
-        let made = at_once(&asked, |(name, role, plan, step, room)| {
+        let made = side_by_side(&asked, |(name, role, plan, step, room)| {
             let made = self.with_reserved(plan, *step, make(name, *role, plan, *step, *room)?);
             Ok::<_, io::Error>(made)
         });

@@ -10,6 +10,6 @@ mod replays;
 mod report;
 mod script;
 
-pub use planned::{PlannedOom, Reservation};
+pub use planned::{Fits, PlannedOom, Reservation};
 pub use replays::{Asked, Replays};
 pub use report::ReplayReport;

@@ -1,11 +1,11 @@
 //! The search for people: a table for a terminal, and markdown.
 
-use super::{LEAST, LEAST_BY_A_RATE, PARETO, SearchReport, SearchRow, TAKEN, TIME, WHOSE};
-use crate::figures::{added_time, amount, grouped};
+use super::{SearchReport, SearchRow};
+use crate::figures::{added_time, amount};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::{assumptions, assumptions_in_markdown};
 use crate::table::{Cell, Column, Table, entry, prose};
-use crate::{Look, command_line, markdown, times};
+use crate::{Look, command_line, markdown};
 use anstyle::Style;
 use std::io;
 
@@ -59,32 +59,6 @@ impl SearchReport<'_> {
             entry(out, look, look.faint(), "not counted: ", &look.text(line))?;
         }
         Ok(())
-    }
-
-    fn heading(&self) -> &'static str {
-        match self.front().any(|row| row.time().is_some()) {
-            true => PARETO,
-            false if self.card.speeds.is_none() => LEAST,
-            false => LEAST_BY_A_RATE,
-        }
-    }
-
-    /// Which rate is not known where combinations have no time, each once.
-    fn no_time_lines(&self) -> impl Iterator<Item = String> {
-        let lacking = times::lacking(self.rows.iter().map(|row| (row.number, row.tried.slowest.time)));
-        lacking.into_iter().filter_map(|(unknown, rows)| {
-            let why = times::not_known(unknown, self.card)?;
-            let of = if rows.len() == 1 { "combination has" } else { "combinations have" };
-            Some(format!("{} {of} no time: {why}", grouped(rows.len() as u64)))
-        })
-    }
-
-    /// What is said of the figures.
-    fn notes(&self) -> impl Iterator<Item = String> {
-        let has_time = self.rows.iter().any(|row| row.time().is_some());
-        let has_ranks = self.plan.is_some_and(|plan| plan.mesh.world > 1);
-        let time = has_time.then_some(TIME).into_iter().chain((has_time && has_ranks).then_some(WHOSE));
-        time.map(str::to_owned).chain(self.no_time_lines()).chain([TAKEN.to_owned()])
     }
 
     fn shown<'r>(&self, shown: impl Iterator<Item = &'r SearchRow> + Clone, look: &Look) -> Table {

@@ -9,7 +9,7 @@ use super::recompute_core;
 use crate::config::Shape;
 use crate::nn::Builder;
 use crate::nn::te::{
-    ANGLES, DotProductAttention, LayerNormLinear, Linear, Mode, Shared, named, rope_for_kv, rope_for_q,
+    ANGLES, DotProductAttention, LayerNormLinear, Linear, Mode, Shared, rope_for_kv, rope_for_q,
 };
 use crate::torch::autograd::record;
 use crate::torch::{Dtype, Layout, ModuleId, Tensor, ops};
@@ -203,7 +203,7 @@ impl YarnRotaryEmbedding {
                 if shared.cp > 1 {
                     angles = make("index_select", tokens, width, Dtype::F32);
                 }
-                named(&angles, (Category::Activation, None), ANGLES);
+                angles.rename(Category::Activation, ANGLES);
                 shared.keep_angles(angles);
                 ["cos", "sin"].map(|op| {
                     let table = make(op, tokens, width, Dtype::F32);
@@ -211,7 +211,7 @@ impl YarnRotaryEmbedding {
                     drop(table);
                     let table = make("_to_copy", tokens, width, dtype);
                     drop(scaled);
-                    named(&table, (Category::Activation, None), ANGLES);
+                    table.rename(Category::Activation, ANGLES);
                     table
                 })
             })

@@ -17,7 +17,7 @@ mod router;
 
 use super::{Batch, Model, Run};
 use crate::config::Shape;
-use crate::nn::te::{ANGLES, DotProductAttention, RmsNorm, Shared, named};
+use crate::nn::te::{ANGLES, DotProductAttention, RmsNorm, Shared};
 use crate::nn::{Builder, Linear};
 use crate::options::{Options, Recompute};
 use crate::torch::reentrant::reentrant_checkpoint;
@@ -245,7 +245,7 @@ impl Rotary {
                 }
             })
         });
-        named(&angles, (Category::Activation, None), ANGLES);
+        angles.rename(Category::Activation, ANGLES);
         cached.insert(ops::contiguous(angles)).clone()
     }
 }
@@ -255,9 +255,7 @@ mod tests {
     use super::*;
     use crate::catalogue::open_model;
     use crate::config::Architecture;
-    use crate::model::Attend;
     use crate::nn::count;
-    use crate::parallel::stage::Part;
     use crate::parallel::{Mesh, Parallel, Stack};
     use crate::torch::Torch;
 
@@ -271,14 +269,7 @@ mod tests {
             let options = Options { stack: Stack::Megatron, parallel, ..Options::default() };
             let mesh = Mesh::of(&options.parallel).unwrap();
             let mut build = Builder::new(Torch::new(0, None), &options);
-            let run = Run {
-                part: Part::whole(shape.num_hidden_layers),
-                attend: Attend::Eager,
-                recompute: Recompute::None,
-                offload_activations: None,
-                offload_layers: None,
-                input_grads: false,
-            };
+            let run = Run::none(shape);
             let gpt = architecture.blueprint.megatron(shape).unwrap();
             let shared = Shared::new(&build.torch, &options, &mesh, 1);
             let _model = GptModel::new(&mut build, (shape, &gpt), run, (&options, &shared));

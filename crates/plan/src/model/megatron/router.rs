@@ -1,5 +1,5 @@
-//! `TopKRouter` (`megatron/core/transformer/moe/router.py`) with `topk_routing_with_score_function` (`moe_utils.py`): the experts of
-//! each token and their weights, in the type of the model (`moe_router_dtype` unset), without an auxiliary loss.
+//! `TopKRouter` (`megatron/core/transformer/moe/router.py`) with `topk_routing_with_score_function` (`moe_utils.py`): the
+//! experts of each token and their weights, in the type of the model (`moe_router_dtype` unset), without an auxiliary loss.
 
 use crate::config::Shape;
 use crate::nn::Builder;

@@ -7,7 +7,7 @@
 //! for each other and nothing calls `record_stream`: a block is free where its last reference goes.
 
 use super::attention::{kernel, kernel_backward};
-use super::{ALL_TO_ALL, Shared, named};
+use super::{ALL_TO_ALL, Shared};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::network::Collective;
 use crate::torch::{Layout, Stream, Tensor, ops};
@@ -88,7 +88,7 @@ fn exchanged(sent: &Tensor, shared: &Shared) -> Tensor {
 }
 
 fn buffer(tensor: Tensor) -> Tensor {
-    named(&tensor, (Category::CommunicationBuffer, None), ALL_TO_ALL);
+    tensor.rename(Category::CommunicationBuffer, ALL_TO_ALL);
     tensor
 }
 

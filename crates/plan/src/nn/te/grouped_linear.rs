@@ -1,7 +1,7 @@
 //! `GroupedLinear` (`module/grouped_linear.py`): the matrices of all experts of a rank, each a parameter of its own, over rows that
 //! lie expert by expert. Saves its input.
 
-use super::{Shared, named};
+use super::Shared;
 use crate::nn::Builder;
 use crate::torch::autograd::{Grads, record, recorded};
 use crate::torch::cost::product_flops;
@@ -91,7 +91,7 @@ fn product(x: &Tensor, shared: &Shared, sizes: [u64; 2], inner: u64) -> Tensor {
         let make = |_| {
             let bytes = shared.workspace_bytes();
             let workspace = torch.unwritten(Layout::contiguous(&[bytes]), Dtype::Byte);
-            named(&workspace, (Category::Workspace, None), WORKSPACES);
+            workspace.rename(Category::Workspace, WORKSPACES);
             workspace
         };
         *workspaces = (0..STREAMS).map(make).collect();

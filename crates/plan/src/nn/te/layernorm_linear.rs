@@ -2,6 +2,7 @@
 //! function. Saves the input, the norm's output and what it divided by. With sequence parallelism the norm's output is gathered
 //! for the product, dropped, and gathered again in backward.
 
+use super::linear::weight_and_bias;
 use super::rms_norm::{normed, normed_backward};
 use super::{Shared, with_last};
 use crate::nn::Builder;
@@ -33,13 +34,7 @@ impl LayerNormLinear {
         let module = build.module(parent, name);
         let norm = build.parameter(module, "layer_norm_weight", &[inputs]);
         let mine = outputs / u64::from(shared.tp);
-        let weight = build.parameter(module, "weight", &[mine, inputs]);
-        build.is_part_of(outputs.saturating_mul(inputs));
-        let bias = bias.then(|| {
-            let bias = build.parameter(module, "bias", &[mine]);
-            build.is_part_of(outputs);
-            bias
-        });
+        let (weight, bias) = weight_and_bias(build, module, [mine, inputs], (inputs, outputs), bias);
         LayerNormLinear { module, shared: shared.clone(), norm, weight, bias }
     }
 

@@ -1,5 +1,6 @@
-//! `Linear` (`module/linear.py`), column parallel, row parallel or whole on every rank. Saves its input. A column parallel one gathers an input that is
-//! split by sequence for the product and again in backward, a row parallel one scatters its output and gathers the gradient.
+//! `Linear` (`module/linear.py`), column parallel, row parallel or whole on every rank. Saves its input. A column parallel one
+//! gathers an input that is split by sequence for the product and again in backward, a row parallel one scatters its output and
+//! gathers the gradient.
 
 use super::{Shared, with_last};
 use crate::nn::Builder;
@@ -30,6 +31,24 @@ pub(crate) struct Linear {
     bias: Option<Tensor>,
 }
 
+/// This rank's part of a weight, whose inputs and outputs are those of all ranks, and of its bias if it has one.
+pub(super) fn weight_and_bias(
+    build: &mut Builder,
+    module: ModuleId,
+    sizes: [u64; 2],
+    (inputs, outputs): (u64, u64),
+    bias: bool,
+) -> (Tensor, Option<Tensor>) {
+    let weight = build.parameter(module, "weight", &sizes);
+    build.is_part_of(outputs.saturating_mul(inputs));
+    let bias = bias.then(|| {
+        let bias = build.parameter(module, "bias", &sizes[..1]);
+        build.is_part_of(outputs);
+        bias
+    });
+    (weight, bias)
+}
+
 impl Linear {
     /// `inputs` and `outputs` are those of all ranks.
     pub(crate) fn new(
@@ -47,13 +66,7 @@ impl Linear {
             Mode::Row => [outputs, inputs / tp],
             Mode::Duplicated => [outputs, inputs],
         };
-        let weight = build.parameter(module, "weight", &sizes);
-        build.is_part_of(outputs.saturating_mul(inputs));
-        let bias = bias.then(|| {
-            let bias = build.parameter(module, "bias", &sizes[..1]);
-            build.is_part_of(outputs);
-            bias
-        });
+        let (weight, bias) = weight_and_bias(build, module, sizes, (inputs, outputs), bias);
         Linear { module, shared: shared.clone(), mode, weight, bias }
     }
 

@@ -1,6 +1,6 @@
 //! Transformer Engine's modules, as Megatron-Core calls them (`transformer_engine/pytorch`, 2.11): fused norm and linear,
-//! linear, grouped linear, RMSNorm, SwiGLU, rotary positions, attention, cross entropy. Each is one `autograd.Function` with a backward of its own,
-//! so what is saved and what is made stands in its file, not in derivative rules.
+//! linear, grouped linear, RMSNorm, SwiGLU, rotary positions, attention, cross entropy. Each is one `autograd.Function` with a
+//! backward of its own, so what is saved and what is made stands in its file, not in derivative rules.
 //!
 //! Gradients of weights are added straight into Megatron's fp32 `main_grad` by the product itself
 //! (`fuse_wgrad_accumulation`). Autograd is handed a tensor that nobody reads in their place: one for each shape of weight,
@@ -32,9 +32,8 @@ use crate::options::Options;
 use crate::parallel::{CpComm, Mesh};
 use crate::torch::cost::product_flops;
 use crate::torch::network::{Collective, Peers};
-use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
-use peakledger_core::{Category, Detail};
+use peakledger_core::Category;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -214,7 +213,7 @@ impl Shared {
         let shape = (weight.size(0), weight.size(1));
         let make = || {
             let dummy = self.torch.unwritten(weight.layout().packed(), weight.dtype());
-            named(&dummy, (Category::Workspace, None), DUMMIES);
+            dummy.rename(Category::Workspace, DUMMIES);
             dummy
         };
         self.dummies.borrow_mut().entry(shape).or_insert_with(make);
@@ -226,7 +225,7 @@ impl Shared {
         self.workspace.borrow_mut().get_or_insert_with(|| {
             let layout = Layout::contiguous(&[self.workspace_bytes()]);
             let workspace = self.torch.unwritten(layout, Dtype::Byte);
-            named(&workspace, (Category::Workspace, None), WORKSPACE);
+            workspace.rename(Category::Workspace, WORKSPACE);
             workspace
         });
     }
@@ -247,7 +246,7 @@ impl Shared {
         if !fits {
             *gathered = None;
             let buffer = self.torch.unwritten(Layout::contiguous(&[whole.numel()]), x.dtype());
-            named(&buffer, (Category::CommunicationBuffer, None), GATHERED);
+            buffer.rename(Category::CommunicationBuffer, GATHERED);
             *gathered = Some(buffer);
         }
         match &*gathered {
@@ -309,12 +308,4 @@ fn with_last(x: &Tensor, last: u64) -> SmallVec<[u64; 5]> {
         *size = last;
     }
     sizes
-}
-
-/// Gives a tensor a name of its own.
-pub(crate) fn named(tensor: &Tensor, kind: (Category, Option<Detail>), name: &'static str) {
-    tensor.relabel(|stored| {
-        (stored.category, stored.detail) = kind;
-        stored.role = Role::Named { name };
-    });
 }

@@ -9,7 +9,7 @@
 //! steps stay until the function returns.
 
 use super::attention::{kernel, kernel_backward};
-use super::{AROUND, Shared, named};
+use super::{AROUND, Shared};
 use crate::torch::autograd::{record, recorded};
 use crate::torch::network::Collective;
 use crate::torch::{Dtype, Layout, Stream, Tensor, ops};
@@ -128,6 +128,6 @@ fn passed_on(kv: &Tensor, shared: &Shared) -> Tensor {
 }
 
 fn around(tensor: Tensor) -> Tensor {
-    named(&tensor, (Category::CommunicationBuffer, None), AROUND);
+    tensor.rename(Category::CommunicationBuffer, AROUND);
     tensor
 }

@@ -3,8 +3,7 @@
 use super::LOG_SUMS;
 use crate::config::Architecture;
 use crate::model::Attend;
-use crate::options::{Attention, Objective, Options};
-use crate::parallel::check::refused;
+use crate::options::{Attention, Objective, Options, refused};
 use crate::parallel::{CpComm, Mesh, RotateMethod, Stack};
 use crate::torch::ops::SdpaKernel;
 use peakledger_input::Problem;
@@ -74,7 +73,7 @@ pub(crate) fn check(arch: &Architecture, options: &Options) -> Result<(), Proble
             "accelerate drops the masks of modules called self_attn, those of {family} have another name, and \
              attention over a shared sequence takes no mask"
         );
-        return refused("--cp", &cause, "leave it out for this model");
+        return refused("--cp", cause, "leave it out for this model");
     }
     if shape.eager_only {
         let cause =
@@ -88,7 +87,7 @@ pub(crate) fn check(arch: &Architecture, options: &Options) -> Result<(), Proble
     let ranks = u64::from(ring.group.ranks);
     if !length.is_multiple_of(ranks) {
         let cause = format!("{length} tokens / cp {ranks} = {} and {} over", length / ranks, length % ranks);
-        return refused("--cp", &cause, "use a --seq-len that --cp divides");
+        return refused("--cp", cause, "use a --seq-len that --cp divides");
     }
     let parts = if ring.is_balanced { 2 * ranks } else { ranks };
     if !length.is_multiple_of(parts) {
@@ -96,11 +95,7 @@ pub(crate) fn check(arch: &Architecture, options: &Options) -> Result<(), Proble
             "a rank has two parts, and {length} tokens / (2 × cp {ranks}) leave {} over",
             length % parts
         );
-        return refused(
-            "--cp-load-balance",
-            &cause,
-            "use a --seq-len that 2 × --cp divides, or leave it out",
-        );
+        return refused("--cp-load-balance", cause, "use a --seq-len that 2 × --cp divides, or leave it out");
     }
     match Attend::choose(shape, options) {
         Attend::Sdpa { kernel: SdpaKernel::Math, .. } => {
@@ -115,7 +110,7 @@ pub(crate) fn check(arch: &Architecture, options: &Options) -> Result<(), Proble
                  could not merge them",
                 length / parts
             );
-            refused("--cp", &cause, &format!("use a --seq-len that {} divides", LOG_SUMS * parts))
+            refused("--cp", cause, format!("use a --seq-len that {} divides", LOG_SUMS * parts))
         }
         _ => Ok(()),
     }

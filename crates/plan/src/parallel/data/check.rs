@@ -1,7 +1,6 @@
 //! What data parallel ranks cannot do, and what of it is not planned.
 
-use crate::options::{Offload, OptimizerKind, Options, Quantize, Recompute};
-use crate::parallel::check::refused;
+use crate::options::{Offload, OptimizerKind, Options, Quantize, Recompute, refused};
 use crate::parallel::{DataParallel, Mesh, Sharding, Stack, ZeroSizes};
 use peakledger_input::Problem;
 
@@ -131,7 +130,7 @@ impl Options {
             None => Ok(()),
             Some((option, .., with)) => {
                 let cause = "nothing of this step reads it";
-                refused(option, cause, &format!("leave it out, or add `{with}`"))
+                refused(option, cause, format!("leave it out, or add `{with}`"))
             }
         }
     }
@@ -141,7 +140,7 @@ impl Options {
         let shards = mesh.shards(&self.parallel);
         if let Some(asked) = self.parallel.dp_shard_size.filter(|asked| *asked > replicas) {
             let cause = format!("there are {replicas} data parallel ranks, which are fewer than {asked}");
-            return refused("--dp-shard-size", &cause, "use a size that divides them");
+            return refused("--dp-shard-size", cause, "use a size that divides them");
         }
         if self.parallel.sharding == Sharding::HybridShard && !replicas.is_multiple_of(shards) {
             return match self.parallel.dp_shard_size {
@@ -149,12 +148,12 @@ impl Options {
                     let cause = format!(
                         "{replicas} data parallel ranks are no multiple of the {shards} that share out"
                     );
-                    refused("--dp-shard-size", &cause, "use a size that divides them")
+                    refused("--dp-shard-size", cause, "use a size that divides them")
                 }
                 None => {
                     let cause =
                         format!("{replicas} data parallel ranks are no multiple of the {shards} of a node");
-                    refused("--fsdp", &cause, "use a --dp-shard-size that divides them")
+                    refused("--fsdp", cause, "use a --dp-shard-size that divides them")
                 }
             };
         }

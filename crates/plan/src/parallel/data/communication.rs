@@ -1,7 +1,6 @@
 //! What ranks talk through: buffers of their own, and what they send.
 
 use crate::torch::network::{Collective, Peers};
-use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::Category;
 use std::rc::Rc;
@@ -9,10 +8,7 @@ use std::rc::Rc;
 /// A buffer of that many numbers, which the running op makes.
 pub(super) fn buffer(torch: &Rc<Torch>, numbers: u64, dtype: Dtype, name: &'static str) -> Tensor {
     let buffer = torch.empty(Layout::contiguous(&[numbers]), dtype);
-    buffer.relabel(|stored| {
-        (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
-        stored.role = Role::Named { name };
-    });
+    buffer.rename(Category::CommunicationBuffer, name);
     buffer
 }
 

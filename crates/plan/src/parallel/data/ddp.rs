@@ -9,13 +9,12 @@ use super::localize;
 use crate::nn::Parameter;
 use crate::parallel::data::DataParallel;
 use crate::torch::autograd::Leaf;
-use crate::torch::hooks::{Inner, ModuleHooks};
+use crate::torch::hooks::ModuleHooks;
 use crate::torch::network::Peers;
-use crate::torch::tape::{Role, rounded};
-use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use crate::torch::tape::rounded;
+use crate::torch::{Dtype, Tensor, Torch};
 use peakledger_core::Category;
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::rc::Rc;
 
 /// The first bucket that is reduced is full at 1 MiB, the others at 25 MiB (`kDefaultFirstBucketBytes`,
@@ -58,12 +57,11 @@ impl Ddp {
         // all but the first and the last of a type hold 25 MiB or more
         let most = usize::try_from(bytes / BUCKET).unwrap_or(0).saturating_add(2 * dtypes.len());
         let places = (0..most.min(trained().count())).map(|_| {
-            let (category, name) = match data.ddp_bucket_view {
-                true => (Category::Gradient, "gradient bucket"),
-                false => (Category::CommunicationBuffer, "gradient bucket"),
+            let category = match data.ddp_bucket_view {
+                true => Category::Gradient,
+                false => Category::CommunicationBuffer,
             };
-            let role = Role::Named { name };
-            torch.place(Layout::contiguous(&[0]), Dtype::Byte, (category, None), ModuleId(0), role)
+            torch.place_named(0, Dtype::Byte, category, "gradient bucket")
         });
         let ddp = Rc::new(Ddp {
             torch: torch.clone(),
@@ -141,10 +139,6 @@ impl Ddp {
 impl ModuleHooks for Ddp {
     fn begin(&self, is_last: bool) {
         self.syncs.set(is_last || self.sync_each_batch);
-    }
-
-    fn around(self: Rc<Self>, _: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
-        run(hidden_states)
     }
 
     /// All buckets are summed, and copied out to the gradients unless these are the buckets (`finalize_backward`).

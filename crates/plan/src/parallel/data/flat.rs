@@ -4,8 +4,8 @@
 use crate::nn::Parameter;
 use crate::options::Options;
 use crate::parallel::{Mesh, communicators};
-use crate::torch::tape::{EMPTY_CACHE, Role, Tape};
-use crate::torch::{Dtype, Layout, ModuleId, Tensor, Torch};
+use crate::torch::tape::{EMPTY_CACHE, Tape};
+use crate::torch::{Dtype, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use std::rc::Rc;
 
@@ -56,8 +56,7 @@ fn over_the_host(torch: &Rc<Torch>, parameters: &[&Parameter], (numbers, dtype):
 }
 
 fn buffer(torch: &Rc<Torch>, (numbers, dtype): (u64, Dtype)) -> Tensor {
-    let role = Role::Named { name: "flat parameters" };
-    torch.place(Layout::contiguous(&[numbers]), dtype, (Category::Parameter, None), ModuleId(0), role)
+    torch.place_named(numbers, dtype, Category::Parameter, "flat parameters")
 }
 
 /// What parameters were in before they became views.

@@ -10,13 +10,12 @@ use super::tracing::{forward, trace};
 use crate::nn::Parameter;
 use crate::options::{Options, Recompute};
 use crate::parallel::Sharding;
-use crate::torch::hooks::{Inner, ModuleHooks};
+use crate::torch::hooks::ModuleHooks;
 use crate::torch::tape::Role;
 use crate::torch::{Layout, ModuleId, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use peakledger_input::Problem;
 use std::cell::RefCell;
-use std::ops::Range;
 use std::rc::Rc;
 
 /// How such a model is shared out.
@@ -148,10 +147,6 @@ impl ModuleHooks for ZeroOffload {
 
     fn enter(&self) {
         self.fetching.borrow().fetch(ModuleId(0));
-    }
-
-    fn around(self: Rc<Self>, _: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
-        run(hidden_states)
     }
 
     fn called(&self, module: ModuleId) {

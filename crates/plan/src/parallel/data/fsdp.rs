@@ -336,10 +336,7 @@ impl Fsdp {
             return;
         }
         if held.is_empty() {
-            reduced.relabel(|stored| {
-                (stored.category, stored.detail) = (Category::Gradient, None);
-                stored.role = Role::Named { name: "gradients of the shards" };
-            });
+            reduced.rename(Category::Gradient, "gradients of the shards");
             held.push(reduced);
         } else {
             trained.iter().for_each(|_| torch.launch("add_.Tensor"));

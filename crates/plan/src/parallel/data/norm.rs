@@ -1,7 +1,6 @@
 //! What DeepSpeed does with gradients before it steps them: a look for what is not finite, a norm of each in fp64, and of these
 //! the norm of all, by which they are scaled. All of it are scalars of a block each, but for the gradient in fp64.
 
-use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, Tensor, Torch};
 use peakledger_core::Category;
 use std::rc::Rc;
@@ -156,10 +155,7 @@ pub(super) fn kept(torch: &Rc<Torch>, norm: Option<Tensor>) -> Option<Tensor> {
 }
 
 fn label(norm: &Tensor) {
-    norm.relabel(|stored| {
-        (stored.category, stored.detail) = (Category::Gradient, None);
-        stored.role = Role::Named { name: "norm of all gradients" };
-    });
+    norm.rename(Category::Gradient, "norm of all gradients");
 }
 
 /// Scales a gradient by the norm of all, where it is clipped (`unscale_and_clip_grads`).

@@ -13,14 +13,12 @@ use super::communication::buffer;
 use super::fetching::Fetching;
 use super::norm::{self, Looked};
 use super::tracing::trace;
-use super::zero::named;
 use crate::nn::Parameter;
 use crate::options::{Options, Recompute};
 use crate::parallel::Mesh;
 use crate::torch::autograd::Leaf;
-use crate::torch::hooks::{Carried, Inner, ModuleHooks};
+use crate::torch::hooks::{Carried, ModuleHooks};
 use crate::torch::network::{Collective, Peers};
-use crate::torch::tape::Role;
 use crate::torch::{Dtype, Layout, ModuleId, Stream, Tensor, Torch};
 use peakledger_core::{Category, Device};
 use smallvec::SmallVec;
@@ -97,9 +95,7 @@ impl Zero3 {
         let on_host = if offloaded { Device::Cpu } else { Device::Gpu };
         let all = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
         let place = |device, numbers, dtype, category, name| {
-            let role = Role::Named { name };
-            let kind = (category, None);
-            torch.on(device, || torch.place(Layout::contiguous(&[numbers]), dtype, kind, ModuleId(0), role))
+            torch.on(device, || torch.place_named(numbers, dtype, category, name))
         };
         let frozen = parameters.iter().filter(|parameter| parameter.leaf.is_none()).map(part);
         let frozen = frozen.fold(0, u64::saturating_add);
@@ -275,10 +271,6 @@ impl ModuleHooks for Zero3 {
         self.fetching.borrow().fetch(ModuleId(0));
     }
 
-    fn around(self: Rc<Self>, _: Range<usize>, hidden_states: &Tensor, run: Inner<'_>) -> Tensor {
-        run(hidden_states)
-    }
-
     fn called(&self, module: ModuleId) {
         self.fetching.borrow().fetch(module);
     }
@@ -339,7 +331,7 @@ impl ModuleHooks for Zero3 {
         let whole = |op: &'static str, dtype| {
             torch.launch(op);
             let grad = torch.empty(numbers.clone(), dtype);
-            named(&grad, Category::Gradient, "gradient of a sub-group");
+            grad.rename(Category::Gradient, "gradient of a sub-group");
             grad
         };
         let stepped = master.tensor.dtype();

@@ -1,9 +1,9 @@
 //! `_ParamAndGradBuffer` (`megatron/core/distributed/param_and_grad_buffer.py`): the gradients of all parameters side by side,
 //! and under the distributed optimizer the parameters too, both cut into equal parts for the ranks that share them out.
 //!
-//! Parameters lie in the reverse of the order in which they were made. Under the distributed optimizer each begins at a multiple of 64
-//! numbers, and the whole is padded to a multiple of 128 that the ranks divide. Without `--overlap-grad-reduce` there is one
-//! bucket.
+//! Parameters lie in the reverse of the order in which they were made. Under the distributed optimizer each begins at a multiple
+//! of 64 numbers, and the whole is padded to a multiple of 128 that the ranks divide. Without `--overlap-grad-reduce` there is
+//! one bucket.
 
 use std::ops::Range;
 

@@ -4,7 +4,7 @@
 
 use super::Buffer;
 use crate::nn::Parameter;
-use crate::nn::te::{COALESCED, named};
+use crate::nn::te::COALESCED;
 use crate::options::Options;
 use crate::parallel::Sharding;
 use crate::torch::network::{Collective, Peers};
@@ -112,7 +112,7 @@ fn sum_over_tensor_parallel(torch: &Rc<Torch>, (tp, splits): (Peers, bool), para
     }
     torch.launch("cat");
     let coalesced = torch.empty(Layout::contiguous(&[numbers]), Dtype::F32);
-    named(&coalesced, (Category::CommunicationBuffer, None), COALESCED);
+    coalesced.rename(Category::CommunicationBuffer, COALESCED);
     torch.reads(&[&coalesced]);
     torch.launch("all_reduce");
     torch.communicates(Collective::AllReduce, coalesced.bytes(), tp);

@@ -1,5 +1,6 @@
-//! Collectives: what ranks do together, as torch's functional collectives allocate it (`torch/distributed/_functional_collectives.py`;
-//! `torch/distributed/tensor/placement_types.py` for what a change of placement costs around them).
+//! Collectives: what ranks do together, as torch's functional collectives allocate it
+//! (`torch/distributed/_functional_collectives.py`; `torch/distributed/tensor/placement_types.py` for what a change of placement
+//! costs around them).
 //!
 //! A functional collective puts out a new tensor and waits in place. What lies in the order of the ranks and is put in the
 //! order of the tensor right after is a communication buffer; a sum is the tensor itself, made whole.

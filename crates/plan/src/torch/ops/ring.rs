@@ -77,15 +77,6 @@ pub(crate) const AROUND: &str = "keys and values of other ranks";
 /// The gradients of keys and values, which go round to the rank that they are of.
 pub(crate) const GRADIENTS_AROUND: &str = "their gradients on the way back";
 
-/// A buffer of that name.
-fn named(tensor: Tensor, name: &'static str) -> Tensor {
-    tensor.relabel(|stored| {
-        (stored.category, stored.detail) = (Category::CommunicationBuffer, None);
-        stored.role = Role::Named { name };
-    });
-    tensor
-}
-
 /// Two tensors that were joined, as they lie in it.
 fn apart(joined: &Tensor, [a, b]: [&Tensor; 2]) -> [Tensor; 2] {
     [a, b].map(|t| joined.alias(t.layout().packed()))
@@ -110,7 +101,8 @@ impl Rotater {
         let numbers = a.layout().numel().saturating_add(b.layout().numel());
         let joined = like("cat", &a, Layout::contiguous(&[numbers]));
         a.torch().reads(&[&b]);
-        named(joined, self.name)
+        joined.rename(Category::CommunicationBuffer, self.name);
+        joined
     }
 
     fn exchange(&mut self, tensor: &Tensor) {
@@ -130,7 +122,8 @@ impl Rotater {
                 next
             }
         };
-        self.held = Some(named(received, self.name));
+        received.rename(Category::CommunicationBuffer, self.name);
+        self.held = Some(received);
     }
 
     /// What has come, two tensors like these.

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// As many threads as the machine has cores.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Does the same with all items.
-pub(crate) fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     counted(items.len(), cores(), |at| items.get(at).map(&work)).into_iter().flatten().collect()
 }
 
 /// Does the same with the numbers from 0 up to that one, on so many threads.
-pub(crate) fn counted<R: Send>(many: usize, threads: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
+pub fn counted<R: Send>(many: usize, threads: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = || -> Vec<(usize, R)> {
         let numbers = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)));

@@ -1,0 +1,186 @@
+//! Classes of ranks: which of them run the same thing.
+
+use crate::config::Architecture;
+use crate::options::Options;
+use crate::parallel::data::parts::Parts;
+use crate::parallel::stage::parts;
+use crate::parallel::{Mesh, Parallel, Sharding, Stack};
+use crate::plan::checked;
+use crate::step::trained_numbers;
+use peakledger_input::Problem;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What decides which class a rank is in: ranks whose values are the same hold the same bytes at the same moments.
+///
+/// Ranks of a tensor parallel group, and those that shard by FSDP2 or Megatron's distributed optimizer, are taken to be like
+/// their first, which has the largest shards where what they share out does not divide; a strategy whose ranks differ by more
+/// adds what tells them apart. A rank that is asked for is planned itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Class {
+    /// The pipeline stage.
+    pub stage: u32,
+    /// The place in the context parallel group, on transformers' modules: each attends to other parts of what comes round, and
+    /// the last alone makes no mask. Megatron's ranks are taken to be like their first.
+    pub cp: Option<u32>,
+    /// Under ZeRO 1 and 2 of transformers' modules, the first place in the data parallel group whose part is of as much of the
+    /// same parameters.
+    pub dp: Option<u32>,
+}
+
+/// Ranks that run the same thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankClass {
+    /// What they have in common.
+    pub class: Class,
+    /// Which they are, in order.
+    pub ranks: Vec<Range<u32>>,
+    /// The layers that they hold, each part's from the first to the one after the last.
+    pub layers: Vec<Range<u32>>,
+}
+
+impl RankClass {
+    /// How many ranks there are.
+    pub fn count(&self) -> u32 {
+        self.ranks.iter().map(|ranks| ranks.end - ranks.start).sum()
+    }
+
+    /// The first of them, which is planned for all.
+    pub fn first(&self) -> u32 {
+        self.ranks.first().map_or(0, |ranks| ranks.start)
+    }
+
+    /// Whether a rank is one of them.
+    pub fn has(&self, rank: u32) -> bool {
+        self.ranks.iter().any(|ranks| ranks.contains(&rank))
+    }
+}
+
+/// The classes of a world, in the order of their first ranks.
+///
+/// # Errors
+/// Says which sizes make no world, or which layers cannot be split.
+pub fn classes(architecture: &Architecture, options: &Options) -> Result<Vec<RankClass>, Problem> {
+    let mesh = options.mesh()?;
+    let parallel = Parallel { etp: Some(mesh.etp), ..options.parallel.clone() };
+    sorted(&parallel, architecture.shape.num_hidden_layers, &Apart::of(architecture, options, &mesh)?)
+}
+
+/// The ranks of a world, told apart so, with the layers that each class holds.
+fn sorted(parallel: &Parallel, layers: u32, apart: &Apart) -> Result<Vec<RankClass>, Problem> {
+    let mesh = Mesh::of(parallel)?;
+    let mut by_class: BTreeMap<Class, Vec<Range<u32>>> = BTreeMap::new();
+    for (class, run) in (0..mesh.pp).flat_map(|stage| apart.runs(&mesh, stage)) {
+        by_class.entry(class).or_default().push(run);
+    }
+    let with_layers = |(class, ranks): (Class, Vec<Range<u32>>)| {
+        let parts = parts(parallel, layers, class.stage)?;
+        Ok(RankClass { class, ranks, layers: parts.into_iter().map(|part| part.layers()).collect() })
+    };
+    let mut classes: Vec<RankClass> = by_class.into_iter().map(with_layers).collect::<Result<_, _>>()?;
+    classes.sort_by_key(RankClass::first);
+    Ok(classes)
+}
+
+/// What tells ranks of a stage apart.
+#[derive(Default)]
+struct Apart {
+    /// Whether their place in the context parallel group does.
+    cp: bool,
+    /// Of each stage, the places in the data parallel group that are alike, one run after the other; one run of all where
+    /// nothing tells them apart.
+    dp: Option<Vec<Vec<Range<u32>>>>,
+}
+
+impl Apart {
+    fn of(architecture: &Architecture, options: &Options, mesh: &Mesh) -> Result<Apart, Problem> {
+        let on_transformers = options.stack == Stack::Transformers;
+        let mut apart = Apart { cp: mesh.cp > 1 && on_transformers, dp: None };
+        let in_parts = matches!(options.parallel.sharding, Sharding::Zero1 | Sharding::Zero2);
+        if mesh.dp > 1 && on_transformers && in_parts {
+            let parts = |stage| Ok(parts_of(architecture, options, mesh, stage)?.alike());
+            apart.dp = Some((0..mesh.pp).map(parts).collect::<Result<_, Problem>>()?);
+        }
+        Ok(apart)
+    }
+
+    /// The ranks of a stage, in order, each run of neighbours with their class.
+    fn runs(&self, mesh: &Mesh, stage: u32) -> Vec<(Class, Range<u32>)> {
+        let of_stage = self.dp.as_ref().and_then(|dp| dp.get(stage as usize));
+        let all = 0..mesh.dp;
+        let mut runs = Vec::new();
+        for alike in of_stage.map_or(std::slice::from_ref(&all), Vec::as_slice) {
+            let class = Class { stage, cp: None, dp: of_stage.map(|_| alike.start) };
+            if !self.cp {
+                runs.push((class, mesh.rank_at(stage, alike.start, 0)..mesh.rank_at(stage, alike.end, 0)));
+                continue;
+            }
+            let places = alike.clone().flat_map(|dp| (0..mesh.cp).map(move |cp| (dp, cp)));
+            runs.extend(places.map(|(dp, cp)| {
+                let first = mesh.rank_at(stage, dp, cp);
+                (Class { cp: Some(cp), ..class }, first..first + mesh.tp)
+            }));
+        }
+        runs
+    }
+}
+
+/// The parts that data parallel ranks of a stage have.
+pub(super) fn parts_of(
+    architecture: &Architecture,
+    options: &Options,
+    mesh: &Mesh,
+    stage: u32,
+) -> Result<Parts, Problem> {
+    checked(architecture, options)?;
+    let rank = mesh.rank_at(stage, 0, 0);
+    let parallel = Parallel { rank, ..options.parallel.clone() };
+    let sizes = trained_numbers(architecture, &Options { parallel, ..options.clone() })?;
+    Ok(Parts::of(sizes, mesh.dp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parallel::Schedule;
+
+    #[test]
+    fn ten_thousand_ranks_are_as_many_classes_as_stages() {
+        let parallel = Parallel { gpus: Some(10_240), tp: 8, pp: 16, ..Parallel::default() };
+        assert_eq!(Mesh::of(&parallel).unwrap().dp, 80);
+        let classes = sorted(&parallel, 80, &Apart::default()).unwrap();
+        assert_eq!(classes.len(), 16);
+        assert_eq!(classes.iter().map(RankClass::count).sum::<u32>(), 10_240);
+        assert!(classes.iter().all(|class| class.count() == 640 && class.ranks.len() == 1));
+        let only = |ranges: &[Range<u32>]| (ranges.len(), ranges[0].clone());
+        assert_eq!(only(&classes[3].ranks), (1, 1920..2560));
+        assert_eq!(only(&classes[3].layers), (1, 15..20));
+        assert!(classes[3].has(1920) && !classes[3].has(2560));
+    }
+
+    #[test]
+    fn without_stages_all_ranks_are_alike() {
+        let parallel = Parallel { gpus: Some(64), tp: 8, ..Parallel::default() };
+        let classes = sorted(&parallel, 32, &Apart::default()).unwrap();
+        assert_eq!((classes.len(), classes[0].count(), classes[0].first()), (1, 64, 0));
+    }
+
+    #[test]
+    fn ranks_that_share_a_sequence_are_told_apart() {
+        let parallel = Parallel { gpus: Some(16), tp: 2, cp: 4, ..Parallel::default() };
+        let apart = sorted(&parallel, 32, &Apart { cp: true, ..Apart::default() }).unwrap();
+        assert_eq!(apart.len(), 4);
+        assert_eq!(apart[1].ranks, [2..4, 10..12]);
+        assert_eq!((apart[1].class.stage, apart[1].class.cp), (0, Some(1)));
+        assert_eq!(sorted(&parallel, 32, &Apart::default()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_stage_of_dual_pipe_has_layers_of_both_ends() {
+        let parallel = Parallel { pp: 4, schedule: Schedule::DualPipe, ..Parallel::default() };
+        let layers: Vec<_> =
+            sorted(&parallel, 8, &Apart::default()).unwrap().into_iter().map(|class| class.layers).collect();
+        assert_eq!(layers[0], [0..2, 6..8]);
+        assert_eq!(layers[2], [4..6, 2..4]);
+    }
+}
