@@ -6,7 +6,6 @@
 
 pub(crate) mod bubble;
 mod check;
-mod closely;
 mod communicators;
 pub(crate) mod context;
 pub(crate) mod data;
@@ -22,12 +21,11 @@ pub(crate) mod stage;
 pub(crate) mod tensor;
 
 pub use crate::torch::ops::RotateMethod;
-pub use closely::{Look, plan_ranks_closely};
 pub use communicators::Communicator;
 pub(crate) use communicators::communicators;
 pub use data::{DataParallel, ZeroSizes};
 pub use mesh::{Mesh, Place};
-pub use ranks::{Class, RankClass, Ranks, Shown, classes, plan_ranks};
+pub use ranks::{Class, Look, RankClass, Ranks, Shown, classes, plan_ranks, plan_ranks_closely};
 pub(crate) use ranks::{classes_that_may_need_most, plan_classes};
 
 /// How a step is spread over GPUs. Of the sizes that are left out, `dp` is what the number of GPUs leaves for it.

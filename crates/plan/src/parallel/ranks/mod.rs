@@ -1,11 +1,13 @@
 //! Every rank's ledger: ranks that run the same thing are one class, which is planned once.
 
 mod class;
+mod closely;
 #[cfg(test)]
 mod tests;
 mod worst;
 
 pub use class::{Class, RankClass, classes};
+pub use closely::{Look, plan_ranks_closely};
 pub(crate) use worst::classes_that_may_need_most;
 
 use super::{Mesh, Parallel};
