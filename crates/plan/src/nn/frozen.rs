@@ -1,7 +1,7 @@
 //! Parts of a model that are not trained: what is frozen by name.
 
 use super::Builder;
-use crate::options::Frozen;
+use crate::options::{Frozen, refused};
 use crate::torch::ModuleId;
 use peakledger_input::{Problem, near};
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ impl Builder {
         let beyond = |part: &Frozen| Some((part.written(), part.prefix.clone(), part.beyond(&names)?));
         if let Some((part, list, last)) = self.frozen.iter().find_map(beyond) {
             let cause = format!("`{part}` goes beyond the last of `{list}`, which is {last}");
-            return Err(Problem::in_option("--freeze", cause).mend("end the range there"));
+            return refused("--freeze", cause, "end the range there");
         }
         if let Some(part) = self.frozen.iter().find(|part| !names.iter().any(|name| part.holds(name))) {
             let cause = format!("the model has no parameter in `{}`", part.written());
@@ -65,7 +65,7 @@ impl Builder {
                 Some(near) => format!("did you mean `{near}`? Otherwise {has}"),
                 None => has,
             };
-            return Err(Problem::in_option("--freeze", cause).mend(mend));
+            return refused("--freeze", cause, mend);
         }
         if self.parameters.iter().all(|parameter| parameter.leaf.is_none()) {
             let problem = Problem::in_option("--freeze", "nothing of the model would be trained");

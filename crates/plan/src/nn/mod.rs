@@ -24,7 +24,7 @@ pub(crate) use rotary::{
     Rejoin, RotaryEmbedding, apply_interleaved_rotary, apply_partial_rotary, apply_rotary, partial_width,
 };
 
-use crate::options::{Experts, Frozen, Lora, LoraTargets, Options, Quantize};
+use crate::options::{Experts, Frozen, Lora, LoraTargets, Options, Quantize, refused};
 use crate::parallel::Stack;
 use crate::parallel::experts::ExpertParallel;
 use crate::parallel::tensor::{Split, TensorParallel};
@@ -211,7 +211,7 @@ impl Builder {
                 "{target} is not split by its outputs alone (`colwise`), and peft 0.21 has no adapters that fit beside it"
             );
             let mend = "name the targets that are: targets=q_proj+k_proj+v_proj, or leave out --tp";
-            return Err(Problem::in_option("--lora", cause).mend(mend));
+            return refused("--lora", cause, mend);
         }
         self.check_frozen()?;
         self.check_saved()?;
@@ -230,7 +230,7 @@ impl Builder {
             Some(near) => format!("did you mean `{near}`? It has {}", names.join(", ")),
             None => format!("it has {}", names.join(", ")),
         };
-        Err(Problem::in_option("--lora", cause).mend(mend))
+        refused("--lora", cause, mend)
     }
 
     /// The model itself.

@@ -3,6 +3,7 @@
 //! (`cast_adapter_dtype` in `peft/tuners/tuners_utils.py`).
 
 use super::Builder;
+use crate::options::refused;
 use crate::torch::{ModuleId, Tensor};
 use peakledger_input::{Problem, near, quoted};
 
@@ -38,6 +39,6 @@ impl Builder {
             Some(near) => format!("did you mean `{near}`? Of this model are {}", names.join(", ")),
             None => format!("of this model are {}", names.join(", ")),
         };
-        Err(Problem::in_option("--lora", cause).mend(mend))
+        refused("--lora", cause, mend)
     }
 }

@@ -1,6 +1,6 @@
 //! The sequences of a step, which are shared out over ranks and micro-batches, and steps that train alike.
 
-use super::Options;
+use super::{Options, refused};
 use peakledger_input::Problem;
 
 impl Options {
@@ -30,7 +30,7 @@ impl Options {
                 let cause = format!(
                     "{sequences} {are} no multiple of micro-batch {micro_batch} × dp {dp} = {at_once}"
                 );
-                Err(Problem::in_option("--micro-batch-size", cause).mend("use another micro-batch or batch"))
+                refused("--micro-batch-size", cause, "use another micro-batch or batch")
             }
         }
     }

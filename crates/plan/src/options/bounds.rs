@@ -50,13 +50,13 @@ impl Options {
         if blocks > MOST_BLOCKS {
             let cause = format!("{each} × {steps} micro-batches are more than {MOST_BLOCKS} blocks");
             let mend = "use fewer: from the second on, micro-batches are alike";
-            return Err(Problem::in_option("--gradient-accumulation-steps", cause).mend(mend));
+            return refused("--gradient-accumulation-steps", cause, mend);
         }
         if blocks.saturating_mul(u64::from(stages)) > MOST_BLOCKS_OF_STAGES {
             let cause = format!(
                 "{stages} stages × {each} × {steps} micro-batches are more than {MOST_BLOCKS_OF_STAGES} blocks"
             );
-            return Err(Problem::in_option("--pp", cause).mend("use fewer stages or micro-batches"));
+            return refused("--pp", cause, "use fewer stages or micro-batches");
         }
         Ok(blocks)
     }

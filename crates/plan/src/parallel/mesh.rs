@@ -1,6 +1,7 @@
 //! The world: whether the sizes that are asked for make one, and where in it a rank stands.
 
 use super::{Parallel, Sharding};
+use crate::options::refused;
 use peakledger_input::Problem;
 
 /// More ranks than any run has had.
@@ -61,7 +62,7 @@ impl Mesh {
         for (option, size) in given.into_iter().chain(set).chain(more) {
             if size.is_some_and(|size| size == 0 || size > MOST_RANKS) {
                 let cause = format!("{} is no number of ranks", size.unwrap_or_default());
-                return Err(Problem::in_option(option, cause).mend(format!("use 1 to {MOST_RANKS}")));
+                return refused(option, cause, format!("use 1 to {MOST_RANKS}"));
             }
         }
         let model = u64::from(tp) * u64::from(cp) * u64::from(pp);
@@ -79,7 +80,7 @@ impl Mesh {
         let narrow = |n: u64| u32::try_from(n).ok().filter(|n| *n <= MOST_RANKS);
         let (Some(world), Some(dp)) = (narrow(world), narrow(dp)) else {
             let cause = format!("tp {tp} × cp {cp} × dp {dp} × pp {pp} are more than {MOST_RANKS} ranks");
-            return Err(Problem::in_option("--gpus", cause).mend("check the parallel sizes"));
+            return refused("--gpus", cause, "check the parallel sizes");
         };
         let etp = etp.unwrap_or(tp);
         let of_experts = u64::from(etp) * u64::from(ep) * u64::from(pp);
@@ -87,8 +88,7 @@ impl Mesh {
             let cause = format!(
                 "{world} ranks are no multiple of etp {etp} × ep {ep} × pp {pp} = {of_experts}, so experts cannot be spread over them"
             );
-            return Err(Problem::in_option("--ep", cause)
-                .mend("use an --ep and --etp that divide the ranks of a stage"));
+            return refused("--ep", cause, "use an --ep and --etp that divide the ranks of a stage");
         }
         let edp = world / u32::try_from(of_experts).unwrap_or(u32::MAX);
         if parallel.rank >= world {

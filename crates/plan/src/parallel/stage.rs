@@ -10,6 +10,7 @@
 //! parts 1 and 3. In DualPipe micro-batches run in both directions, and stage `i` of `p` holds the parts `i` and `p - 1 - i`.
 
 use super::{Parallel, Schedule};
+use crate::options::refused;
 use peakledger_input::Problem;
 
 /// Layers in a row that are run together, and what of the model stands around them.
@@ -82,7 +83,7 @@ impl Split {
                     continue;
                 }
             };
-            return Err(Problem::in_option(option, cause).mend("leave it out, or use another number"));
+            return refused(option, cause, "leave it out, or use another number");
         }
         let others = u64::from(stages) - own.iter().filter(|(_, given)| given.is_some()).count() as u64;
         let parts = others * u64::from(rounds);

@@ -7,7 +7,7 @@
 //! sequence-parallel norms.
 
 use crate::config::Architecture;
-use crate::options::{Attention, Objective, OptimizerKind, Options};
+use crate::options::{Attention, Objective, OptimizerKind, Options, refused};
 use crate::torch::ops::Group;
 use crate::torch::{Tensor, ops};
 use peakledger_input::Problem;
@@ -192,7 +192,6 @@ impl TensorParallel {
         if group.ranks <= 1 {
             return Ok(None);
         }
-        let wrong = |cause: String, mend: &str| Err(Problem::in_option("--tp", cause).mend(mend));
         let sequence = options.parallel.sp;
         if sequence {
             check_sequence(arch, options, group)?;
@@ -200,7 +199,7 @@ impl TensorParallel {
         let plan = if sequence { sequence_plan(arch.family.model_type) } else { arch.family.tp_plan };
         let Some(plan) = plan else {
             let cause = format!("transformers has no tensor parallel plan for {}", arch.family.model_type);
-            return wrong(cause, "leave it out for this model, or shard it: --fsdp full_shard");
+            return refused("--tp", cause, "leave it out for this model, or shard it: --fsdp full_shard");
         };
         let splits_heads = plan.iter().any(|(name, style)| {
             *style == Colwise && name.contains("attention") | name.contains("self_attn")
@@ -217,15 +216,14 @@ impl TensorParallel {
                     heads % ranks
                 );
                 let (all, grouped) = (shape.num_attention_heads, shape.num_key_value_heads);
-                return wrong(cause, &format!("use a size that divides {all} and {grouped}"));
+                return refused("--tp", cause, format!("use a size that divides {all} and {grouped}"));
             }
         }
         check_combination(options)?;
         let shares_logits = options.parallel.loss_parallel;
         if shares_logits && options.objective != Objective::NextToken {
-            let cause = "torch has the loss of the next token alone over logits that ranks share".to_owned();
-            return Err(Problem::in_option("--loss-parallel", cause)
-                .mend("leave it out: the logits are gathered then"));
+            let cause = "torch has the loss of the next token alone over logits that ranks share";
+            return refused("--loss-parallel", cause, "leave it out: the logits are gathered then");
         }
         Ok(Some(TensorParallel { group, plan, sequence, shares_logits }))
     }
@@ -242,29 +240,30 @@ impl TensorParallel {
 
 /// Refuses what cannot be split by sequence, or is not planned so.
 fn check_sequence(arch: &Architecture, options: &Options, group: Group) -> Result<(), Problem> {
-    let wrong = |cause: String, mend: &str| Err(Problem::in_option("--sp", cause).mend(mend));
     let (length, ranks) = (options.length(&arch.shape), u64::from(group.ranks));
     if length % ranks != 0 {
         let cause = format!("{length} tokens / tp {ranks} = {} and {} over", length / ranks, length % ranks);
-        return wrong(cause, "use a --seq-len that --tp divides");
+        return refused("--sp", cause, "use a --seq-len that --tp divides");
     }
     if sequence_plan(arch.family.model_type).is_none() {
         let cause = format!(
             "sequence parallel is planned for llama, mistral and qwen2, not for {}",
             arch.family.model_type
         );
-        return wrong(cause, "leave it out for this model");
+        return refused("--sp", cause, "leave it out for this model");
     }
     let windowed = arch.shape.window.as_ref().is_some_and(|window| length >= window.size);
     if options.padded || windowed || options.attention == Attention::Eager {
-        let cause = "transformers would make a mask as long as the rank's part of the sequence".to_owned();
-        return wrong(cause, "use --attention sdpa without padding or a window that the sequence reaches");
+        let cause = "transformers would make a mask as long as the rank's part of the sequence";
+        return refused(
+            "--sp",
+            cause,
+            "use --attention sdpa without padding or a window that the sequence reaches",
+        );
     }
     if options.lora.is_some() {
-        return wrong(
-            "adapters are planned with transformers' own styles, which have no --sp".to_owned(),
-            "leave it out",
-        );
+        let cause = "adapters are planned with transformers' own styles, which have no --sp";
+        return refused("--sp", cause, "leave it out");
     }
     Ok(())
 }
@@ -311,7 +310,7 @@ fn check_combination(options: &Options) -> Result<(), Problem> {
         ),
     ];
     match cases.iter().find(|(asked, ..)| *asked) {
-        Some((_, option, cause, mend)) => Err(Problem::in_option(*option, *cause).mend(*mend)),
+        Some((_, option, cause, mend)) => refused(option, *cause, *mend),
         None => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ mod growth;
 mod steps;
 
 use crate::config::Architecture;
-use crate::options::Options;
+use crate::options::{Options, refused};
 use crate::parallel::{Mesh, Stack, megatron};
 use crate::repeat::Folded;
 use crate::step::{self, Outcome};
@@ -153,7 +153,7 @@ pub(crate) fn checked(architecture: &Architecture, options: &Options) -> Result<
     let positions = shape.max_position_embeddings;
     if shape.learned_positions && seq_len > positions {
         let cause = format!("the model has {positions} learned positions, and none beyond");
-        return Err(Problem::in_option("--seq-len", cause).mend(format!("use {positions} or fewer tokens")));
+        return refused("--seq-len", cause, format!("use {positions} or fewer tokens"));
     }
     Ok(seq_len)
 }

@@ -13,7 +13,7 @@ use crate::catalogue::Card;
 use crate::config::Architecture;
 use crate::model::Run;
 use crate::nn::{Builder, Parameter};
-use crate::options::Options;
+use crate::options::{Options, refused};
 use crate::parallel::{Mesh, Sharding};
 use crate::torch::Torch;
 use crate::torch::tape::rounded;
@@ -73,7 +73,7 @@ pub(super) fn plan(
                     Bytes::new(a_sequence),
                     Bytes::new(weights)
                 );
-                return Err(Problem::in_option(option, cause).mend("make it larger"));
+                return refused(option, cause, "make it larger");
             }
             (blocks, 0, blocks.checked_div(a_sequence).unwrap_or(sequences).min(sequences))
         }
@@ -95,21 +95,24 @@ pub(super) fn plan(
 /// Says what does not divide, as vLLM and TRL do.
 pub(super) fn check(architecture: &Architecture, options: &Options, vllm: Vllm) -> Result<(), Problem> {
     let option = "--vllm-tensor-parallel-size";
-    let wrong = |cause: String, mend: &str| Err(Problem::in_option(option, cause).mend(mend));
     let (ranks, world) = (vllm.tensor_parallel_size, options.mesh()?.world);
     if ranks == 0 || !world.is_multiple_of(ranks) {
         let cause = format!("groups of {ranks} do not divide the {world} ranks");
-        return wrong(cause, "use a divisor of --gpus");
+        return refused(option, cause, "use a divisor of --gpus");
     }
     let shape = &architecture.shape;
     let (heads, ranks) = (shape.num_attention_heads, u64::from(ranks));
     if !heads.is_multiple_of(ranks) {
-        return wrong(format!("{ranks} ranks do not divide {heads} heads"), "use a divisor of the heads");
+        return refused(
+            option,
+            format!("{ranks} ranks do not divide {heads} heads"),
+            "use a divisor of the heads",
+        );
     }
     let cached = architecture.blueprint.cached_heads(shape).max(1);
     if !cached.is_multiple_of(ranks) && !ranks.is_multiple_of(cached) {
         let cause = format!("{ranks} ranks do not divide {cached} heads of keys and values, nor these them");
-        return wrong(cause, "use a divisor of the heads, or a multiple");
+        return refused(option, cause, "use a divisor of the heads, or a multiple");
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::model::{Attend, Model, Run, ValueHead};
 use crate::nn::te::Shared;
 use crate::nn::{Builder, Parameter, count};
 use crate::optim::GradScaler;
-use crate::options::{Objective, Options, Recompute};
+use crate::options::{Objective, Options, Recompute, refused};
 use crate::parallel::context;
 use crate::parallel::data::{layers_ahead, shared_out};
 use crate::parallel::experts::ExpertParallel;
@@ -181,7 +181,7 @@ fn run_so(
     let asks_head = matches!(options.objective, Objective::LogProbs { .. });
     if asks_head && models.iter().any(|(_, model)| has_adapter(&**model)) {
         let cause = "the head has an adapter, beside which the trainer's log-probabilities are not planned";
-        return Err(Problem::in_option("--lora", cause).mend("take `lm_head` out of the targets"));
+        return refused("--lora", cause, "take `lm_head` out of the targets");
     }
     let [loss_module, optimizer_module] =
         [options.objective.module(), "optimizer"].map(|name| build.module(build.root(), name));

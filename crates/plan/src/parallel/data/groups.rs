@@ -8,7 +8,7 @@
 use super::gathered::Sharded;
 use crate::nn::{Parameter, Spread};
 use crate::optim::redistributed;
-use crate::options::Options;
+use crate::options::{Options, refused};
 use crate::parallel::Mesh;
 use crate::torch::network::Peers;
 use crate::torch::{Dtype, ModuleId, Tensor, Torch};
@@ -162,8 +162,7 @@ impl Group {
                 let cause = format!(
                     "FSDP2 gathers a layer's trained parameters in one type, and these are in {one} and {other}"
                 );
-                Err(Problem::in_option("--fsdp", cause)
-                    .mend("use --precision bf16-mixed or fp32, which keep all in fp32"))
+                refused("--fsdp", cause, "use --precision bf16-mixed or fp32, which keep all in fp32")
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What cannot be, or is not planned, with `--stack megatron`.
 
 use crate::config::Architecture;
-use crate::options::{Attention, Experts, HoldOutputs, Offload, OptimizerKind, Options, Precision};
+use crate::options::{Attention, Experts, HoldOutputs, Offload, OptimizerKind, Options, Precision, refused};
 use crate::parallel::{CpComm, DataParallel, Mesh, Parallel, Schedule, Sharding};
 use crate::torch::Dtype;
 use peakledger_input::Problem;
@@ -17,44 +17,43 @@ pub(crate) fn check(options: &Options, arch: &Architecture, seq_len: u64) -> Res
 }
 
 fn planned(options: &Options, arch: &Architecture) -> Result<(), Problem> {
-    let refuse = |option: &str, cause: String, mend: &str| {
-        Err(Problem::in_option(option, cause).mend(mend.to_owned()))
-    };
     if arch.blueprint.megatron(&arch.shape).is_none() {
         let family = arch.family.model_type;
         let cause = format!("this {family} has no Megatron modules here");
-        return refuse(
+        return refused(
             "--stack",
             cause,
             "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe and deepseek_v3 with SwiGLU have, without biases on the output; leave it out",
         );
     }
     if arch.shape.window.is_some() {
-        let cause = "attention through a window is not planned on Megatron's modules yet".to_owned();
-        return refuse("--stack", cause, "leave it out for this model");
+        let cause = "attention through a window is not planned on Megatron's modules yet";
+        return refused("--stack", cause, "leave it out for this model");
     }
     let is_half = matches!(options.precision, Precision::Bf16 | Precision::Fp16);
     if !is_half || options.weights_dtype.is_some() {
-        let cause =
-            "Megatron's weights are planned in bf16 or fp16, with gradients and masters in fp32".to_owned();
-        return refuse("--precision", cause, "use bf16 or fp16, or leave it out: bf16");
+        let cause = "Megatron's weights are planned in bf16 or fp16, with gradients and masters in fp32";
+        return refused("--precision", cause, "use bf16 or fp16, or leave it out: bf16");
     }
     if options.grad_dtype != Some(Dtype::F32) {
-        return refuse(
+        return refused(
             "--grad-dtype",
-            "Megatron's main_grad is planned in fp32".to_owned(),
+            "Megatron's main_grad is planned in fp32",
             "use fp32, or leave it out",
         );
     }
     if options.master_weights != Some(Dtype::F32) {
-        let cause = "Megatron's optimizer steps fp32 copies".to_owned();
-        return refuse("--master-weights", cause, "use fp32, or leave it out");
+        let cause = "Megatron's optimizer steps fp32 copies";
+        return refused("--master-weights", cause, "use fp32, or leave it out");
     }
     let Parallel { sharding, sp, tp, schedule, .. } = options.parallel;
     if options.parallel.data != DataParallel::default() {
-        let cause =
-            "the sizes of DDP, FSDP and DeepSpeed's ZeRO say nothing to Megatron's optimizer".to_owned();
-        return refuse("--stack", cause, "leave out --reduce-dtype, --sync-each-batch, --ddp-… and --zero-…");
+        let cause = "the sizes of DDP, FSDP and DeepSpeed's ZeRO say nothing to Megatron's optimizer";
+        return refused(
+            "--stack",
+            cause,
+            "leave out --reduce-dtype, --sync-each-batch, --ddp-… and --zero-…",
+        );
     }
     let not_planned = [
         (
@@ -91,9 +90,7 @@ fn planned(options: &Options, arch: &Architecture) -> Result<(), Problem> {
         ("--sp", sp && tp == 1, "the sequence is split over the tensor parallel ranks, and there is one"),
     ];
     match not_planned.iter().find(|(_, asked, _)| *asked) {
-        Some((option, _, why)) => {
-            Err(Problem::in_option(*option, format!("with --stack megatron {why}")).mend("leave it out"))
-        }
+        Some((option, _, why)) => refused(option, format!("with --stack megatron {why}"), "leave it out"),
         None => Ok(()),
     }
 }
@@ -103,7 +100,7 @@ fn divides(options: &Options, arch: &Architecture, seq_len: u64, mesh: &Mesh) ->
     let [tp, cp] = [mesh.tp, mesh.cp].map(u64::from);
     let no_multiple = |option: &str, what: &str, of: u64, by: &str, ranks: u64| {
         let cause = format!("{of} {what} are no multiple of {by} = {ranks}");
-        Err(Problem::in_option(option, cause).mend("use a size that divides them"))
+        refused(option, cause, "use a size that divides them")
     };
     let mut sizes = vec![
         ("--tp", "query heads", shape.num_attention_heads, format!("tp {tp}"), tp),
@@ -113,8 +110,8 @@ fn divides(options: &Options, arch: &Architecture, seq_len: u64, mesh: &Mesh) ->
         sizes.push(("--cp", "tokens", seq_len, format!("2 × cp {cp}"), cp * 2));
         if options.parallel.cp_comm == CpComm::AllToAll {
             if shape.v_head_dim.is_some() {
-                let cause = "Transformer Engine's all-to-all takes keys and values of one width".to_owned();
-                return Err(Problem::in_option("--cp-comm-type", cause).mend("use p2p, or leave it out"));
+                let cause = "Transformer Engine's all-to-all takes keys and values of one width";
+                return refused("--cp-comm-type", cause, "use p2p, or leave it out");
             }
             let of = format!("tp {tp} × cp {cp}");
             sizes.push(("--cp", "key and value heads", shape.num_key_value_heads, of, tp * cp));
@@ -127,13 +124,12 @@ fn divides(options: &Options, arch: &Architecture, seq_len: u64, mesh: &Mesh) ->
     if experts > 0 {
         sizes.push(("--ep", "experts", experts, format!("ep {}", mesh.ep), mesh.ep.into()));
         if tp > 1 && !options.parallel.sp {
-            let cause =
-                "Megatron trains experts under tensor parallel with sequence parallel alone".to_owned();
-            return Err(Problem::in_option("--tp", cause).mend("add --sp"));
+            let cause = "Megatron trains experts under tensor parallel with sequence parallel alone";
+            return refused("--tp", cause, "add --sp");
         }
     } else if mesh.ep > 1 {
-        let cause = "the model has no experts to spread".to_owned();
-        return Err(Problem::in_option("--ep", cause).mend("leave it out"));
+        let cause = "the model has no experts to spread";
+        return refused("--ep", cause, "leave it out");
     }
     for (option, what, of, by, ranks) in sizes {
         if ranks > 0 && of % ranks != 0 {
