@@ -2,40 +2,9 @@
 
 use super::steps::stay;
 use super::{Level, Step};
-use crate::repeat::{Aside, Between, Folded, Postponed};
-use crate::torch::tape::Tape;
+use crate::repeat::{Between, Cut, Folded};
 use peakledger_core::sweep::Totals;
 use peakledger_core::{Moment, Slot, Timeline};
-
-/// Whether nothing that has no place on the tape ever made for as much as the most that was seen in its phase.
-pub(super) fn is_below(
-    postponed: &Postponed,
-    (tape, step): (&Tape, Step),
-    (timeline, columns): (&Timeline, [&[u64]; 2]),
-) -> Option<()> {
-    let peak = |column: &[u64], slot: &Slot| {
-        column.get(slot.first.index()..=slot.last.index()).and_then(|column| column.iter().copied().max())
-    };
-    let mut peaks: Option<(Moment, [u64; 2])> = None;
-    for Aside { beside, units, copies, most } in &postponed.aside {
-        let [before, after] = beside.map(|moment| Some(step.within(tape, postponed.moment(moment)?)));
-        let (before, after) = (before?, after?);
-        let slot = timeline.slot_at(after)?;
-        let known = peaks.filter(|(first, _)| *first == slot.first).map(|(_, peaks)| peaks);
-        let of_slot = match known {
-            Some(known) => known,
-            None => [peak(columns[0], slot)?, peak(columns[1], slot)?],
-        };
-        peaks = Some((slot.first, of_slot));
-        for (column, peak) in columns.into_iter().zip(of_slot) {
-            let [from, to] = [after, before].map(|moment| column.get(moment.index()).copied());
-            let (from, to) = (i128::from(from?), i128::from(to?));
-            let there = from + (to - from) * i128::from(*units) / i128::from(copies + 1);
-            (there + i128::from(*most) < i128::from(peak)).then_some(())?;
-        }
-    }
-    Some(())
-}
 
 /// Whether from a unit that was left out to the next one that was run, the sums of the whole first step change as often as it
 /// was left out, and once more, by what they changed when it was run. So nothing is added that was not seen, and nothing
@@ -46,30 +15,25 @@ pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) ->
         let stays = storages.filter_map(|stored| stay(&folded.run, Step::First, &stored, Level::Op));
         Totals::of(timeline.moments(), stays).ok()
     };
-    let change = |column: &[u64], [from, to]: [u32; 2]| {
-        let at = |moment: u32| column.get(Moment(moment).index()).copied().unwrap_or(0);
+    let change = |column: &[u64], [from, to]: [Moment; 2]| {
+        let at = |moment: Moment| column.get(moment.index()).copied().unwrap_or(0);
         i128::from(at(to)) - i128::from(at(from))
     };
-    let grows = |run: &Totals, pair: [u32; 2], copies: u32| {
-        [(whole.gpu(), run.gpu()), (whole.cpu(), run.cpu())]
-            .into_iter()
-            .all(|(whole, run)| change(whole, pair) == (i128::from(copies) + 1) * change(run, pair))
+    // what is kept comes once, however many are left out
+    let grows = |run: &Totals, pair: [Moment; 2], (copies, kept): (u32, u64)| {
+        let columns = [(whole.gpu(), run.gpu(), i128::from(kept)), (whole.cpu(), run.cpu(), 0)];
+        columns.into_iter().all(|(whole, run, kept)| {
+            change(whole, pair) - kept == (i128::from(copies) + 1) * (change(run, pair) - kept)
+        })
     };
     if !folded.cuts.is_empty() {
         let run = alone(false)?;
-        // what was postponed goes by other bounds than those of units
-        let moved = |moment: u32| match &folded.postponed {
-            Some(postponed) => postponed.moment(Moment(moment)).map(|moment| moment.0),
-            None => Some(moment),
-        };
-        for cut in folded.postponed.as_ref().map_or(&folded.cuts, |postponed| &postponed.cuts) {
-            let length = cut.moments.checked_div(cut.copies)?;
-            let firsts = [cut.at.0.checked_sub(length)?, cut.at.0];
-            let is_alike = |offset: u32| match firsts.map(|first| moved(first + offset)) {
-                [Some(from), Some(to)] => grows(&run, [from, to], cut.copies),
+        for (cut, kept) in folded.cuts_as_run() {
+            let is_alike = |beside: [Moment; 2]| match beside.map(|moment| folded.has_gone_to(moment)) {
+                [Some(from), Some(to)] => grows(&run, [from, to], (cut.copies, kept)),
                 _ => true,
             };
-            (0..length).all(is_alike).then_some(())?;
+            beside(cut)?.all(is_alike).then_some(())?;
         }
     }
     // each phase that was not run lies between two that were, and the first between them says which
@@ -82,10 +46,17 @@ pub(super) fn is_as_run(folded: &Folded, timeline: &Timeline, whole: &Totals) ->
     for (mark, Between { next, of, .. }) in pairs {
         let [from, to] = [timeline.slots().get(mark)?, timeline.slots().get(next)?];
         (from.moments() == to.moments()).then_some(())?;
-        let is_alike = |offset: u32| grows(&run, [from.first.0 + offset, to.first.0 + offset], of - 1);
-        (0..from.moments()).all(is_alike).then_some(())?;
+        let pair = |offset: u32| [from, to].map(|slot| Moment(slot.first.0 + offset));
+        (0..from.moments()).all(|offset| grows(&run, pair(offset), (of - 1, 0))).then_some(())?;
     }
     Some(())
+}
+
+/// The moments of the unit before a cut, each with that of the unit after it.
+pub(super) fn beside(cut: &Cut) -> Option<impl Iterator<Item = [Moment; 2]>> {
+    let length = cut.moments.checked_div(cut.copies)?;
+    let first = cut.at.0.checked_sub(length)?;
+    Some((first..cut.at.0).map(move |moment| [Moment(moment), Moment(moment + length)]))
 }
 
 /// What a column has in phases of which only the first and the last were run.

@@ -1,5 +1,6 @@
 //! The answer: a step's phases with their peaks, where the peak is and what stands there; all of it read off the tape.
 
+mod below;
 mod growth;
 mod steps;
 

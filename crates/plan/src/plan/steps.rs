@@ -1,5 +1,6 @@
 //! Both steps, read off what was run and added up at op and at device level.
 
+use super::below::Below;
 use super::growth::{self, Growth, Line};
 use super::{Level, PlannedPhase, Step, StepPlan};
 use crate::repeat::{Folded, PhaseRun};
@@ -27,11 +28,11 @@ impl StepPlan {
             Sums::of(folded, Step::First, first, (of_first, in_first))?,
             Sums::of(folded, Step::Steady, steady, (of_steady, in_steady))?,
         ];
-        for (postponed, sums) in
+        for (postponed, Sums { step, run, op, device, .. }) in
             folded.postponed.iter().flat_map(|it| sums.iter().map(move |sums| (it, sums)))
         {
-            let columns = [sums.op.gpu(), sums.device.gpu()];
-            growth::is_below(postponed, (tape, sums.step), (&sums.run, columns))?;
+            let columns = [op.gpu(), device.gpu()];
+            Below { postponed, tape, step: *step, timeline: run, columns }.is_so()?;
         }
         let tops = [sums[0].tops()?, sums[1].tops()?];
         // by category at the peaks of both, in the order in which they are on the tape

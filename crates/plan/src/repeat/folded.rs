@@ -201,6 +201,20 @@ impl Folded {
         Some(Stored { module: module.unwrap_or(stored.module), ..*stored })
     }
 
+    /// Where layers are left out of what was run, as it was run; and what is kept from there on of what was postponed in them.
+    pub(crate) fn cuts_as_run(&self) -> Vec<(&Cut, u64)> {
+        match &self.postponed {
+            Some(postponed) => postponed.cuts().collect(),
+            None => self.cuts.iter().map(|cut| (cut, 0)).collect(),
+        }
+    }
+
+    /// Where a moment has gone that was run: what was postponed goes by other bounds than those of layers. Nothing for the mark of
+    /// its place.
+    pub(crate) fn has_gone_to(&self, moment: Moment) -> Option<Moment> {
+        self.postponed.as_ref().map_or(Some(moment), |postponed| postponed.moment(moment))
+    }
+
     /// How many moments are left out between two moments of the tape, at the first but not the last.
     pub(crate) fn moments_left_out(&self, from: Moment, to: Moment) -> u32 {
         let cuts = self.cuts.iter().filter(|cut| from <= cut.at && cut.at < to);

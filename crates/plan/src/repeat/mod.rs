@@ -17,7 +17,7 @@ mod stretches;
 mod tests;
 mod turns;
 
-pub(crate) use folded::{Between, Folded, PhaseRun};
+pub(crate) use folded::{Between, Cut, Folded, PhaseRun};
 pub(crate) use layers::Repeat;
 pub(crate) use postponed::{Aside, Postponed};
 pub(crate) use rounds::{Rounds, shares_within_passes};

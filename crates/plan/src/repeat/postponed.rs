@@ -2,7 +2,8 @@
 //!
 //! On the tape of the whole step there is a place for all of it. On that of a step that is only counted, what belongs to layers
 //! that were not run has none: it is taken off the tape, and [`Aside`] says how much it had. Where nothing of it was there any
-//! longer than it ran itself, it matters only if it is the most that ever was there: then all is written down.
+//! longer than it ran itself, it matters only if it is the most that ever was there: then all is written down. What a rank keeps of
+//! it is put where the layers that were not run end, and that some of them have it too is looked at in the same way.
 
 use super::folded::{Cut, Folded, More};
 use crate::torch::postponed::{PLACE, POSTPONED};
@@ -23,11 +24,13 @@ pub(crate) struct Postponed {
     /// What was run, as it was run.
     pub(super) as_run: Tape,
     /// Where layers are left out of that.
-    pub(crate) cuts: Vec<Cut>,
+    cuts: Vec<Cut>,
     /// Where each of its moments has gone.
     to: Vec<Moment>,
     /// What belongs to layers that were not run.
     pub(crate) aside: Vec<Aside>,
+    /// How many bytes of that are kept on the card, by cut.
+    kept: Vec<u64>,
 }
 
 /// Something that belongs to a layer that was not run, so many units before the first one after it that was.
@@ -40,9 +43,16 @@ pub(crate) struct Aside {
     pub(crate) copies: u32,
     /// The most that it had on the card.
     pub(crate) most: u64,
+    /// What was kept by then of what belongs to these layers, and is kept by all of them.
+    pub(crate) kept: [u64; 2],
 }
 
 impl Postponed {
+    /// Where units are left out, and what is kept from there on of what belongs to them.
+    pub(crate) fn cuts(&self) -> impl Iterator<Item = (&Cut, u64)> {
+        self.cuts.iter().zip(self.kept.iter().copied())
+    }
+
     /// Where a moment of the tape that was run has gone; nothing for the mark of a place.
     pub(crate) fn moment(&self, moment: Moment) -> Option<Moment> {
         let is_place = self.as_run.ran.get(moment.index()).is_none_or(|ran| ran.op == PLACE);
@@ -59,14 +69,15 @@ struct Parts {
     made_for: Vec<(StorageId, ModuleId)>,
     to: Vec<Moment>,
     aside: Vec<Aside>,
+    kept: Vec<u64>,
 }
 
 impl Folded {
     /// The same with what was postponed in its place: counted if it can be, else written down.
     pub(crate) fn with_postponed(self) -> Option<Folded> {
         match self.parts() {
-            Some(Parts { run, more, cuts, ran_for, made_for, to, aside }) => {
-                let postponed = Postponed { as_run: self.run, cuts: self.cuts, to, aside };
+            Some(Parts { run, more, cuts, ran_for, made_for, to, aside, kept }) => {
+                let postponed = Postponed { as_run: self.run, cuts: self.cuts, to, aside, kept };
                 let postponed = Some(postponed);
                 Some(Folded { run, more, cuts, ran_for, made_for, postponed, ..self })
             }
@@ -74,7 +85,7 @@ impl Folded {
         }
     }
 
-    /// What of it is another then; nothing where something has no place and yet is there for long.
+    /// What of it is another then; nothing where something has no place and yet is on the host for long.
     fn parts(&self) -> Option<Parts> {
         let tape = &self.run;
         self.aside.is_empty().then_some(())?;
@@ -97,13 +108,16 @@ impl Folded {
         let made_for = |(id, module): &(StorageId, ModuleId)| Some((storages.id(*id)?, *module));
         let made_for = self.made_for.iter().map(made_for).collect::<Option<Vec<_>>>()?;
         made_for.is_sorted_by_key(|(id, _)| *id).then_some(())?;
+        let kept = self.cuts.iter().map(|cut| moved.kept.of_cut(cut.at)).collect();
         let Moved { to, aside, .. } = moved;
-        Some(Parts { run, more, cuts, ran_for, made_for, to, aside })
+        Some(Parts { run, more, cuts, ran_for, made_for, to, aside, kept })
     }
 }
 
 /// Places in the units before and after those that are left out of a pass.
 struct Unit {
+    /// Where they are left out.
+    at: Moment,
     before: Vec<u32>,
     after: Vec<u32>,
     copies: u32,
@@ -117,6 +131,7 @@ impl Unit {
             ran.filter(|(_, ran)| ran.op == PLACE).map(|(moment, _)| moment).collect()
         };
         let unit = Unit {
+            at: cut.at,
             before: places(cut.at.0.checked_sub(length)?),
             after: places(cut.at.0),
             copies: cut.copies,
@@ -132,8 +147,24 @@ struct Moved {
     to: Vec<Moment>,
     places: Vec<u32>,
     aside: Vec<Aside>,
+    kept: Kept,
     /// How many moments have no place, by the first place after them.
     without_place: BTreeMap<u32, u32>,
+}
+
+/// What has no place and yet is kept: where the layers end that were not run.
+#[derive(Default)]
+struct Kept {
+    /// Its new birth, by its place among storages.
+    births: BTreeMap<usize, Moment>,
+    /// How much of it each cut has.
+    bytes: BTreeMap<Moment, u64>,
+}
+
+impl Kept {
+    fn of_cut(&self, at: Moment) -> u64 {
+        self.bytes.get(&at).copied().unwrap_or(0)
+    }
 }
 
 impl Moved {
@@ -145,6 +176,7 @@ impl Moved {
             to: vec![NEVER; tape.ran.len()],
             places: places.clone(),
             aside: Vec::new(),
+            kept: Kept::default(),
             without_place: BTreeMap::new(),
         };
         let (mut from, mut done) = (0, done.into_iter());
@@ -185,13 +217,14 @@ impl Moved {
         Some(())
     }
 
-    /// Takes off the tape what belongs to units that were not run, the last of them first; nothing where it is there for longer.
+    /// Takes off the tape what belongs to units that were not run, the last of them first, but for what is kept of it.
     fn leave_aside(
         &mut self,
         tape: &Tape,
         (place, unit): (u32, &Unit),
         done: &mut impl Iterator<Item = Range<u32>>,
     ) -> Option<()> {
+        let of_others = self.aside.len();
         for units in (1..=unit.copies).rev() {
             for (before, after) in unit.before.iter().zip(&unit.after) {
                 let moments = done.next()?;
@@ -199,13 +232,38 @@ impl Moved {
                 for moment in moments.clone() {
                     *self.to.get_mut(moment as usize)? = GONE;
                 }
-                let most = most(tape, &moments)?;
+                let most = self.keep(tape, &moments, unit.at)?;
+                let kept = self.kept.of_cut(unit.at);
                 let beside = [before, after].map(|place| last_before(tape, *place));
                 let beside = [beside[0]?, beside[1]?];
-                self.aside.extend((most > 0).then_some(Aside { beside, units, copies: unit.copies, most }));
+                let (copies, kept) = (unit.copies, [kept, kept]);
+                self.aside.extend((most > 0).then_some(Aside { beside, units, copies, most, kept }));
             }
         }
+        let by_all = self.kept.of_cut(unit.at);
+        self.aside.iter_mut().skip(of_others).for_each(|aside| aside.kept[1] = by_all);
         Some(())
+    }
+
+    /// Keeps what is there for longer than these moments, and says how much of the rest is there at once on the card, at most.
+    fn keep(&mut self, tape: &Tape, moments: &Range<u32>, cut: Moment) -> Option<u64> {
+        let birth = self.from(cut)?;
+        let from = tape.stored.partition_point(|stored| stored.birth.0 < moments.start);
+        let made = tape.stored.iter().enumerate().skip(from);
+        let made = made.take_while(|(_, stored)| stored.birth.0 < moments.end);
+        let is_kept = |stored: &Stored| stored.death.0 >= moments.end;
+        for (at, stored) in made.clone().filter(|(_, stored)| is_kept(stored)) {
+            (stored.device == Device::Gpu).then_some(())?;
+            self.kept.births.insert(at, birth);
+            let bytes = self.kept.bytes.entry(cut).or_default();
+            *bytes = bytes.saturating_add(stored.bytes);
+        }
+        let on_card = || made.clone().map(|(_, it)| it).filter(|it| it.device == Device::Gpu && !is_kept(it));
+        let there = |then: Moment| {
+            let there = on_card().filter(|it| it.birth <= then && then <= it.death);
+            there.map(|it| it.bytes).fold(0, u64::saturating_add)
+        };
+        Some(on_card().map(|stored| there(stored.birth)).max().unwrap_or(0))
     }
 
     fn moment(&self, moment: Moment) -> Option<Moment> {
@@ -246,6 +304,7 @@ impl Moved {
         let mut order: Vec<(Moment, bool, usize)> = Vec::with_capacity(tape.stored.len());
         for (at, stored) in tape.stored.iter().enumerate() {
             if self.to.get(stored.birth.index()) == Some(&GONE) {
+                order.extend(self.kept.births.get(&at).map(|birth| (*birth, false, at)));
                 continue;
             }
             // what is made at a mark comes after what is done there
@@ -309,20 +368,6 @@ impl Order {
 fn last_before(tape: &Tape, moment: u32) -> Option<Moment> {
     let is_ran = |before: &u32| tape.ran.get(*before as usize).is_some_and(|ran| ran.op != PLACE);
     (0..moment).rev().find(is_ran).map(Moment)
-}
-
-/// The most that is made in some moments and there at once; nothing where any of it is there for longer.
-fn most(tape: &Tape, moments: &Range<u32>) -> Option<u64> {
-    let from = tape.stored.partition_point(|stored| stored.birth.0 < moments.start);
-    let made = tape.stored.iter().skip(from).take_while(|stored| stored.birth.0 < moments.end);
-    let mut most = 0;
-    for stored in made.clone() {
-        (stored.death.0 < moments.end).then_some(())?;
-        let is_there = |it: &&Stored| it.birth <= stored.birth && stored.birth <= it.death;
-        let there = made.clone().filter(|it| it.device == Device::Gpu).filter(is_there);
-        most = most.max(there.map(|it| it.bytes).fold(0, u64::saturating_add));
-    }
-    Some(most)
 }
 
 /// The places, and what was done of what belongs there: what is between two marks in a row with no place between them.
