@@ -5,6 +5,7 @@ use crate::catalogue::Card;
 use crate::config::Architecture;
 use crate::fit::{Extent, Short};
 use crate::options::Options;
+use crate::parallel::Look;
 use crate::{Plan, RankCosts, Step, Verdict};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
@@ -21,10 +22,12 @@ pub struct Tried {
     pub outside: Bytes,
     /// What the steady step costs the rank that takes longest, and how long the step takes.
     pub slowest: RankCosts,
+    /// Whether every rank's whole step was planned, so that no verdict on more of it can be another.
+    pub is_whole: bool,
 }
 
-/// Plans a configuration, every class of ranks once, as far as its device peak and its costs stand on it; what a rank takes of
-/// the card is the caller's word.
+/// Plans a configuration, of every class of ranks that may need most once, as far as its device peak and its costs stand on it; what
+/// a rank takes of the card is the caller's word.
 ///
 /// # Errors
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
@@ -40,8 +43,8 @@ pub fn try_out(
     }
 }
 
-/// The same with as much of the step planned as the caching allocator is to be asked: all micro-batches of a pipeline. Where
-/// there is no verdict on a rank, no other is planned, and nothing comes of it.
+/// Plans all of a configuration, for a verdict that runs the caching allocator: every micro-batch, and every class of ranks,
+/// whose allocator is asked as `plan` asks it. Where there is no verdict on a rank, no other is planned, and nothing comes of it.
 ///
 /// # Errors
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
@@ -61,23 +64,27 @@ fn try_out_to(
     extent: Extent,
     mut verdict: impl FnMut(&Plan) -> Option<Verdict>,
 ) -> Result<Option<Tried>, Problem> {
-    let mut tried: Option<Tried> = None;
-    Short::of_each(architecture, options, extent, |short| {
+    let is_whole = extent == Extent::Replay || extent.is_whole(architecture, &options)?;
+    let (mut slowest, mut worst): (Option<RankCosts>, Option<Tried>) = (None, None);
+    Short::of_each(architecture, options, extent, |short, look| {
+        let costs = RankCosts::of(short.plan(), Step::Steady, card.speeds.as_ref());
+        slowest = Some(slowest.map_or(costs, |slowest| slowest.or_slower(costs)));
+        if look == Look::First {
+            return ControlFlow::Continue(());
+        }
         let Some(verdict) = verdict(short.plan()) else {
-            tried = None;
+            worst = None;
             return ControlFlow::Break(());
         };
-        let costs = RankCosts::of(short.plan(), Step::Steady, card.speeds.as_ref());
         let outside = short.plan().outside(Some(card));
-        let this = Tried { device_peak: short.device_peak(), verdict, outside, slowest: costs };
-        let so_far = tried.get_or_insert(this);
-        let slowest = so_far.slowest.or_slower(costs);
+        let this = Tried { device_peak: short.device_peak(), verdict, outside, slowest: costs, is_whole };
         let needs = |tried: &Tried| (tried.verdict.needed, tried.device_peak);
-        let worst = if needs(&this) > needs(so_far) { this } else { *so_far };
-        *so_far = Tried { slowest, ..worst };
+        if worst.is_none_or(|worst| needs(&this) > needs(&worst)) {
+            worst = Some(this);
+        }
         ControlFlow::Continue(())
     })?;
-    Ok(tried)
+    Ok(worst.zip(slowest).map(|(worst, slowest)| Tried { slowest, ..worst }))
 }
 
 #[cfg(test)]

@@ -71,6 +71,12 @@ impl Plan {
         [needed, self.device_peak_in(step).phase.device_peak, self.peak_in(step).phase.peak]
     }
 
+    /// What it needs by its device peak alone, without the context.
+    pub(crate) fn device_needs(&self) -> Bytes {
+        let outside = self.outside(None).get();
+        Bytes::new(self.device_peak_in(None).phase.device_peak.get().saturating_add(outside))
+    }
+
     /// Where the device-level peak of one step is, or of the plan.
     pub fn device_peak_in(&self, step: Option<Step>) -> At<'_> {
         step.map_or_else(|| self.device_peak(), |step| self.step(step).device_peak())

@@ -1,8 +1,9 @@
 //! `peakledger fit --search`: every combination of some options on a card.
 //!
 //! Each is planned and none is guessed at. A device peak alone says that a combination does not fit. What fits by it is held by
-//! a replay of the caching allocator where it is shown, and where it is near the limit, but for pipelines, all of whose
-//! micro-batches a replay takes: of those it is left open whether they fit, and said how many there are.
+//! a replay of the caching allocator where it is shown, as `plan` does, and where it is near the limit by one of as much of the
+//! step as is planned for the peak: what does not fit by that does not. Where ranks differ or there are more micro-batches it is
+//! left open whether the others fit, and said how many there are.
 
 use super::fit::Trial;
 use crate::Answer;
@@ -112,12 +113,12 @@ impl Search<'_> {
         })
     }
 
-    /// Plans a combination, and asks the allocator where its device peak is near the limit and the plan that is there says as much
-    /// as a longer one would: of a pipeline it does not.
+    /// Plans a combination, and asks the allocator where its device peak is near the limit. Of a pipeline the plan that is there
+    /// says too little; of others that have more ranks or micro-batches than it, only that they do not fit.
     fn row(&self, number: u64) -> Result<SearchRow, Problem> {
         let options = self.options(number)?;
         let Trial { architecture, card, .. } = self.trial;
-        let (dp, is_whole, mut is_replayed) = (options.mesh()?.dp, options.parallel.pp <= 1, false);
+        let (dp, is_a_stage, mut is_replayed) = (options.mesh()?.dp, options.parallel.pp > 1, false);
         let (micro_batch_size, gradient_accumulation_steps) =
             (options.micro_batch_size, options.gradient_accumulation_steps);
         let length = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
@@ -125,7 +126,7 @@ impl Search<'_> {
         let mut cache_flushes = 0;
         let tried = try_out(architecture, options, card, |plan| {
             let quick = Verdict::of(plan, card, None);
-            is_replayed = is_whole && is_near(quick);
+            is_replayed = !is_a_stage && is_near(quick);
             if !is_replayed {
                 return quick;
             }
@@ -133,6 +134,9 @@ impl Search<'_> {
             cache_flushes = cache_flushes.max(fits.retries);
             fits.verdict
         })?;
+        if is_replayed && tried.verdict.fits() && !tried.is_whole {
+            (is_replayed, cache_flushes) = (false, 0);
+        }
         let row = SearchRow {
             number,
             micro_batch_size,

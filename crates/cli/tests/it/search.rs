@@ -65,9 +65,9 @@ fn a_table() {
     that, and what is sent and moved, is of the rank that takes longest; what is
     taken is of the rank that needs most
     the reserved bytes of what is shown come from replaying the caching allocator,
-    and so do those of what fits with less to spare than a quarter of what it takes,
-    but for pipelines, of which it is left open; the others fit or not by their
-    device peak
+    and so do those of what fits with less to spare than a quarter of what it takes;
+    where stages or ranks differ or micro-batches are many, that is left open but
+    for what is shown; the others fit or not by their device peak
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");
@@ -455,9 +455,9 @@ fn rows_say_how_they_fit() {
     step waits for that
 
     the reserved bytes of what is shown come from replaying the caching allocator,
-    and so do those of what fits with less to spare than a quarter of what it takes,
-    but for pipelines, of which it is left open; the others fit or not by their
-    device peak
+    and so do those of what fits with less to spare than a quarter of what it takes;
+    where stages or ranks differ or micro-batches are many, that is left open but
+    for what is shown; the others fit or not by their device peak
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");

@@ -188,34 +188,42 @@ impl Search<'_> {
         };
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
         let Some(by_plan_most) = by_plan.amount else { return by_plan };
-        // the ranks that may need most stand for all
-        let extent = if self.options.parallel.pp > 1 { Extent::Replay } else { Extent::Peak };
-        let taken = |amount: u64| {
-            let options = self.options_with(axis, amount);
-            needed_where_it_fits(self.architecture, options, extent, self.quick)
-        };
         // what is on the other side of the given amount is not looked at
         let (below, most) = match self.fits {
             true => (axis.given.min(by_plan_most) - 1, by_plan_most),
             false => (0, by_plan_most.min(axis.given)),
         };
-        let is_known = most == axis.given && !self.fits;
-        if !is_known && taken(most).is_some() {
-            return Boundary { amount: Some(most), next: by_plan.next };
+        let mut is_refuted = most == axis.given && !self.fits;
+        // few micro-batches of few ranks mostly say what all say, so these are asked about what is left
+        let few = Some(Extent::Peak).filter(|_| self.options.parallel.pp == 1);
+        let mut amount = Some(most);
+        for extent in few.into_iter().chain([Extent::Replay]) {
+            amount = amount.and_then(|most| self.taken(axis, extent, (below, most), is_refuted));
+            is_refuted = false;
+        }
+        let next = match amount {
+            Some(amount) if amount == by_plan_most => by_plan.next,
+            Some(amount) if amount + 1 < by_plan_most => Next::TooMuchReserved { up_to: by_plan_most },
+            _ => Next::TooLarge,
+        };
+        Boundary { amount, next }
+    }
+
+    /// The largest amount above the one and up to the other that fits by what is taken of so much of the step.
+    fn taken(&self, axis: Axis, extent: Extent, (below, most): (u64, u64), is_refuted: bool) -> Option<u64> {
+        let taken = |amount: u64| {
+            let options = self.options_with(axis, amount);
+            needed_where_it_fits(self.architecture, options, extent, self.quick)
+        };
+        if !is_refuted && taken(most).is_some() {
+            return Some(most);
         }
         // what the allocator takes beyond the plan is mostly a few per cent
         let less = most / 64 + 1;
         let start = most.saturating_sub(less).max(below + 1) - below;
-        let found = match most - 1 - below {
-            0 => None,
-            room => boundary(start, less, room, capacity, |more| taken(below + more)).amount,
-        };
-        let amount = found.map(|more| below + more);
-        let next = match amount.is_some_and(|amount| amount + 1 < by_plan_most) {
-            true => Next::TooMuchReserved { up_to: by_plan_most },
-            false => Next::TooLarge,
-        };
-        Boundary { amount, next }
+        let room = Some(most - 1 - below).filter(|room| *room > 0)?;
+        let found = boundary(start, less, room, self.card.total, |more| taken(below + more));
+        found.amount.map(|more| below + more)
     }
 
     /// A step with that many units.
@@ -226,15 +234,15 @@ impl Search<'_> {
     }
 }
 
-/// What the rank that needs most takes, if every rank fits. Every class is planned; of a pipeline that is planned whole, the
-/// allocator is asked of none after one that does not fit.
+/// What the rank that needs most takes, if every rank fits. Where whole steps are planned, the allocator is asked of none after
+/// one that does not fit.
 pub(crate) fn needed_where_it_fits(
     architecture: &Architecture,
     options: Options,
     extent: Extent,
     verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
 ) -> Option<Bytes> {
-    if options.parallel.pp == 1 || extent != Extent::Replay {
+    if extent == Extent::Peak {
         // the batches of micro-batches that are not run are in the plan that comes of all ranks
         let short = Short::of_worst(architecture, options, extent, verdict).ok()?;
         let verdict = verdict(short.plan());

@@ -2,10 +2,11 @@
 
 use crate::catalogue::Speeds;
 use crate::config::Architecture;
-use crate::options::{HoldOutputs, Lora, LoraTargets, Offload, Options, Recompute};
+use crate::options::{Lora, LoraTargets, Offload, Options, Recompute};
 use crate::parallel::schedule::enough;
 use crate::parallel::{
-    Mesh, Parallel, RankClass, Schedule, Shown, classes, classes_that_may_need_most, plan_classes,
+    Look, Mesh, Parallel, Schedule, Shown, classes, classes_closely, classes_that_may_need_most,
+    plan_classes, plan_ranks_closely,
 };
 use crate::plan::{Counted, plan_stage};
 use crate::{Plan, RankCosts, Step, Verdict};
@@ -25,8 +26,8 @@ pub(crate) struct Short(Plan);
 pub(crate) enum Extent {
     /// As much as its device peak and its costs stand on.
     Peak,
-    /// As much as the allocator is asked: every class of ranks, and all of a pipeline, since what it reserves depends on every
-    /// micro-batch that is in flight beside others.
+    /// As much as `plan` asks the allocator: every micro-batch, since what it reserves may still grow with the last of them, and
+    /// every class of ranks that is looked at closely.
     Replay,
 }
 
@@ -35,20 +36,19 @@ impl Extent {
     fn micro_batches(self, options: &Options) -> u32 {
         let all = options.gradient_accumulation_steps;
         match self {
-            // what is held beside the next passes lets blocks be found by turns, to the last micro-batch
-            Extent::Replay if options.hold_outputs == HoldOutputs::Step => all,
-            _ if options.parallel.pp <= 1 => PLANNED,
-            Extent::Peak => enough(&options.parallel).unwrap_or(all),
             Extent::Replay => all,
+            Extent::Peak if options.parallel.pp <= 1 => PLANNED,
+            Extent::Peak => enough(&options.parallel).unwrap_or(all),
         }
     }
 
-    /// The classes of ranks that are planned.
-    fn classes(self, architecture: &Architecture, options: &Options) -> Result<Vec<RankClass>, Problem> {
-        match self {
-            Extent::Peak => classes_that_may_need_most(architecture, options),
-            Extent::Replay => classes(architecture, options),
-        }
+    /// Whether that is all micro-batches and every class of ranks.
+    ///
+    /// # Errors
+    /// Names the option that cannot be.
+    pub(crate) fn is_whole(self, architecture: &Architecture, options: &Options) -> Result<bool, Problem> {
+        let are_all = self.micro_batches(options) >= options.gradient_accumulation_steps;
+        Ok(are_all && classes(architecture, options)?.len() == 1)
     }
 
     /// The options of the short step, and how many micro-batches it lacks. What cannot be planned is refused as it is asked
@@ -93,12 +93,20 @@ impl Short {
         speeds: Option<&Speeds>,
     ) -> Result<(Short, RankCosts), Problem> {
         let (options, left_out) = extent.shortened(architecture, options)?;
-        let classes = extent.classes(architecture, &options)?;
-        let look = |plan: &Plan| {
-            let costs = RankCosts::of_all(plan, Step::Steady, speeds, left_out);
-            (plan.needs(verdict(plan).needed, None), costs)
+        let look = |plan: &Plan, look| {
+            let needed = match look {
+                Look::First => plan.device_needs(),
+                Look::Close => verdict(plan).needed,
+            };
+            (plan.needs(needed, None), RankCosts::of_all(plan, Step::Steady, speeds, left_out))
         };
-        let ranks = plan_classes(architecture, &options, classes, Shown::Worst, look)?;
+        let ranks = match extent {
+            Extent::Replay => plan_ranks_closely(architecture, &options, Shown::Worst, look)?,
+            Extent::Peak => {
+                let classes = classes_that_may_need_most(architecture, &options)?;
+                plan_classes(architecture, &options, classes, Shown::Worst, |plan| look(plan, Look::Close))?
+            }
+        };
         let slowest = ranks.each.iter().map(|(_, costs)| *costs).reduce(RankCosts::or_slower);
         match slowest {
             Some(slowest) => Ok((Short(Plan { left_out, ..ranks.plan }), slowest)),
@@ -106,8 +114,8 @@ impl Short {
         }
     }
 
-    /// Looks at those of every class of ranks, one after the other, until it is told to stop; each is let go of before the next is
-    /// planned. Classes that cost as much as another and surely need no more at their device peak are left out. What they say
+    /// Looks at those of every class of ranks, one after the other and each as closely as `plan` does, until it is told to stop;
+    /// each is let go of before the next is planned. Classes that cost as much as another and surely need no more at their device peak are left out. What they say
     /// of the whole model's parameters is not counted.
     ///
     /// # Errors
@@ -116,22 +124,28 @@ impl Short {
         architecture: &Architecture,
         options: Options,
         extent: Extent,
-        mut look: impl FnMut(&Short) -> ControlFlow<()>,
+        mut look: impl FnMut(&Short, Look) -> ControlFlow<()>,
     ) -> Result<(), Problem> {
         let (options, left_out) = extent.shortened(architecture, options)?;
         // names that options have may be those of modules of another stage, which counting finds out
         let has_names = matches!(&options.lora, Some(Lora { targets: LoraTargets::Named(_), .. }))
             || !options.freeze.is_empty();
         let counted = if has_names { Counted::new() } else { Counted::from(Ok((0, 0))) };
-        let mut classes = extent.classes(architecture, &options)?;
-        if extent == Extent::Peak && second_stage_needs_most(architecture, &options) {
-            let stages = stages_that_differ(&options.mesh()?);
-            classes.retain(|class| stages.contains(&class.class.stage));
-        }
-        for class in classes {
+        let classes = match extent {
+            Extent::Replay => classes_closely(architecture, &options)?,
+            Extent::Peak => {
+                let mut classes = classes_that_may_need_most(architecture, &options)?;
+                if second_stage_needs_most(architecture, &options) {
+                    let stages = stages_that_differ(&options.mesh()?);
+                    classes.retain(|class| stages.contains(&class.class.stage));
+                }
+                classes.into_iter().map(|class| (class, Look::Close)).collect()
+            }
+        };
+        for (class, how) in classes {
             let parallel = Parallel { rank: class.first(), ..options.parallel.clone() };
             let plan = plan_stage(architecture.clone(), Options { parallel, ..options.clone() }, &counted)?;
-            if look(&Short(Plan { left_out, ..plan })).is_break() {
+            if look(&Short(Plan { left_out, ..plan }), how).is_break() {
                 break;
             }
         }
@@ -190,7 +204,7 @@ mod tests {
     use super::super::tests::tiny;
     use super::*;
     use crate::catalogue::card;
-    use crate::options::{Attention, Precision};
+    use crate::options::{Attention, HoldOutputs, Precision};
     use crate::parallel::{Sharding, plan_ranks};
     use crate::{Dtype, plan};
     use peakledger_input::Source;
@@ -253,7 +267,7 @@ mod tests {
                 parallel,
                 ..Options::default()
             };
-            let look = |short: &Short| {
+            let look = |short: &Short, _| {
                 let rank = short.plan().options.parallel.rank;
                 let parallel = Parallel { rank, ..options.parallel.clone() };
                 let whole = plan(architecture.clone(), Options { parallel, ..options.clone() }).unwrap();

@@ -26,7 +26,7 @@ pub(crate) use communicators::communicators;
 pub use data::{DataParallel, ZeroSizes};
 pub use mesh::{Mesh, Place};
 pub use ranks::{Class, Look, RankClass, Ranks, Shown, classes, plan_ranks, plan_ranks_closely};
-pub(crate) use ranks::{classes_that_may_need_most, plan_classes};
+pub(crate) use ranks::{classes_closely, classes_that_may_need_most, plan_classes};
 
 /// How a step is spread over GPUs. Of the sizes that are left out, `dp` is what the number of GPUs leaves for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! allocator makes of a step takes a hundred times what the plan takes. Where ranks are of many kinds and their steps long,
 //! those alone are looked at closely that need most at the first look.
 
-use super::{Ranks, Shown, classes, plan_classes, plan_ranks};
+use super::{RankClass, Ranks, Shown, classes, plan_classes, plan_ranks};
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::plan::Plan;
@@ -58,11 +58,39 @@ pub fn plan_ranks_closely<N: Ord + Clone + Send, T: Send>(
     Ok(Ranks { plan: close.plan, shown, worst, each })
 }
 
+/// The classes of a world, each with how [`plan_ranks_closely`] looks at it where none is asked for by its number.
+///
+/// # Errors
+/// The first problem of any class.
+pub(crate) fn classes_closely(
+    architecture: &Architecture,
+    options: &Options,
+) -> Result<Vec<(RankClass, Look)>, Problem> {
+    let all = classes(architecture, options)?;
+    let few = closely(architecture, options);
+    if all.len() <= few {
+        return Ok(all.into_iter().map(|class| (class, Look::Close)).collect());
+    }
+    let first = plan_classes(architecture, options, all, Shown::Worst, |plan| {
+        let needs = plan.needs(plan.device_needs(), None);
+        (needs, needs)
+    })?;
+    let needs: Vec<_> = first.each.iter().map(|(_, needs)| *needs).collect();
+    let chosen = that_need_most(&needs, few, first.worst);
+    let look = |at| if chosen.contains(&at) { Look::Close } else { Look::First };
+    Ok(first.each.into_iter().enumerate().map(|(at, (class, _))| (class, look(at))).collect())
+}
+
 /// How many kinds of ranks are looked at closely.
 fn closely(architecture: &Architecture, options: &Options) -> usize {
+    let each = blocks(architecture, options).max(1);
+    usize::try_from(MOST_BLOCKS / each).unwrap_or(usize::MAX).max(FEWEST)
+}
+
+/// Layers × micro-batches of a rank.
+pub(super) fn blocks(architecture: &Architecture, options: &Options) -> u64 {
     let layers = architecture.shape.num_hidden_layers.div_ceil(options.parallel.pp.max(1));
-    let blocks = u64::from(layers).saturating_mul(options.gradient_accumulation_steps.into());
-    usize::try_from(MOST_BLOCKS / blocks.max(1)).unwrap_or(usize::MAX).max(FEWEST)
+    u64::from(layers).saturating_mul(options.gradient_accumulation_steps.into())
 }
 
 /// Those that need most, in their order, and the one that is shown among them. Of those that need the same, the first and the

@@ -7,6 +7,7 @@ mod tests;
 mod worst;
 
 pub use class::{Class, RankClass, classes};
+pub(crate) use closely::classes_closely;
 pub use closely::{Look, plan_ranks_closely};
 pub(crate) use worst::classes_that_may_need_most;
 
@@ -47,6 +48,9 @@ pub struct Ranks<T> {
 
 /// Plans of two classes are made at once: each takes a core, and memory for its tape.
 const AT_ONCE: usize = 2;
+
+/// Layers × micro-batches of a rank beside which there is memory for another's: what asks for every storage writes them down.
+const MOST_BESIDE: u64 = 1 << 14;
 
 /// Plans every class of ranks once, and lets go of all plans but the one that is shown. `look` says what a rank needs, which may
 /// be several amounts of which the first that differs decides, and what is to be known of its plan.
@@ -96,7 +100,8 @@ pub(crate) fn plan_classes<N: Ord + Send, T: Send>(
         }
     };
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    match classes.len().min(cores).min(AT_ONCE) {
+    let at_once = if closely::blocks(architecture, options) > MOST_BESIDE { 1 } else { AT_ONCE };
+    match classes.len().min(cores).min(at_once) {
         0 | 1 => work(),
         threads => thread::scope(|scope| {
             for _ in 1..threads {
