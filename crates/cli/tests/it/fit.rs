@@ -280,6 +280,9 @@ fn what_is_answered_is_planned() {
         "--gpu 336MiB --batch 5 --seq 60",
         "--gpu 310MiB --gradient-accumulation-steps 4 --precision bf16",
         "--gpu 340MiB --pp 2 --gradient-accumulation-steps 6 --nccl-bytes-per-group 1MiB",
+        // ranks whose parts differ reserve more than another, and more in later micro-batches
+        "--gpu 336MiB --gpus 4 --zero 1 --zero-reduce-bucket-size 100000 --gradient-accumulation-steps 5 \
+         --nccl-bytes-per-group 1MiB",
     ] {
         let fit = fit_json(&bench, &format!("config.json {given}"), &["eager: --attention eager"]);
         for row in fit["rows"].as_array().unwrap() {
