@@ -28,13 +28,13 @@ impl Progress {
         Progress { bar, log: None }
     }
 
-    /// Of so many combinations; a program that asks is told nothing.
-    pub(crate) fn of_combinations(many: u64, output: &Output) -> Progress {
+    /// Of so many of these that are planned; a program that asks is told nothing.
+    pub(crate) fn of_plans(many: u64, these: &'static str, output: &Output) -> Progress {
         let template = "planning {bar:40} {human_pos} of {human_len}, {eta} left";
         let is_log = !output.is_heard() && !io::stderr().is_terminal();
         Progress {
             bar: if output.is_for_people() { bar(many, template) } else { None },
-            log: is_log.then(|| Log::of(many, BETWEEN_LINES)),
+            log: is_log.then(|| Log::of(many, these, BETWEEN_LINES)),
         }
     }
 
@@ -60,6 +60,7 @@ impl Progress {
 /// What a log is told of so many things that are done one after the other.
 struct Log {
     many: u64,
+    these: &'static str,
     started: Instant,
     between: Duration,
     done: AtomicU64,
@@ -68,8 +69,15 @@ struct Log {
 }
 
 impl Log {
-    fn of(many: u64, between: Duration) -> Log {
-        Log { many, started: Instant::now(), between, done: AtomicU64::new(0), said: AtomicU64::new(0) }
+    fn of(many: u64, these: &'static str, between: Duration) -> Log {
+        Log {
+            many,
+            these,
+            started: Instant::now(),
+            between,
+            done: AtomicU64::new(0),
+            said: AtomicU64::new(0),
+        }
     }
 
     /// One more is done, and it is then: a line where it is time for one.
@@ -82,7 +90,7 @@ impl Log {
             && done < self.many
             && self.said.compare_exchange(said, due, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let left = u128::from(seconds) * u128::from(self.many.saturating_sub(done)) / u128::from(done.max(1));
-        is_mine.then(|| format!("planned {done} of {} combinations, about {left} s left", self.many))
+        is_mine.then(|| format!("planned {done} of {} {}, about {left} s left", self.many, self.these))
     }
 }
 
@@ -109,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_log_has_a_line_now_and_then() {
-        let log = Log::of(100, Duration::from_secs(10));
+        let log = Log::of(100, "combinations", Duration::from_secs(10));
         let at = |seconds| log.one_more(log.started + Duration::from_secs(seconds));
         assert_eq!((at(0), at(9)), (None, None));
         assert_eq!(at(10).as_deref(), Some("planned 3 of 100 combinations, about 323 s left"));

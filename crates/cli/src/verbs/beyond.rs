@@ -57,7 +57,7 @@ impl Search<'_> {
         beyond.sort_by_key(|it| {
             let verdict = it.row.tried.verdict;
             let fits_alike = verdict.fits() && !it.trains_otherwise;
-            (!fits_alike, !verdict.fits(), verdict.needed, it.with.clone())
+            (!fits_alike, !verdict.fits(), verdict.needed, it.with.len(), it.with.clone())
         });
         beyond
     }
@@ -93,6 +93,8 @@ impl Search<'_> {
                 return None;
             }
             let with = self.with(start, &words).ok()?;
+            // more GPUs are no way out for those who have these
+            (with.mesh().ok()?.world == options.mesh().ok()?.world).then_some(())?;
             let trains_alike = with.trains_as(&options);
             Some(Pulled { start, words, sets, trains_alike, needed: Bytes::ZERO })
         };

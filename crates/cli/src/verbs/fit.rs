@@ -4,6 +4,7 @@ use super::search;
 use crate::Answer;
 use crate::args::{IN_OPTIONS, ListArgs, Model, OutputArgs, alloc_conf, architecture, model};
 use crate::from::{FromArgs, Given};
+use crate::progress::Progress;
 use crate::search_args::SearchArgs;
 use crate::step_args::{Candidate, StepArgs, candidates, of_candidate};
 use crate::usual::{Change, RECOMPUTE, TOGETHER, changes, together};
@@ -114,7 +115,12 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let mut singles = Vec::new();
     let alone = changes(&given.options, given.planned_without());
     let alone: Vec<Change> = alone.into_iter().filter(|change| !is_asked(change)).collect();
-    let tried = side_by_side(&alone, |change| usual(change, false));
+    let progress = Progress::of_plans((alone.len() + asked.len()) as u64, "changes", &output);
+    let tried = side_by_side(&alone, |change| {
+        let row = usual(change, false);
+        progress.one_more();
+        row
+    });
     for (change, row) in alone.into_iter().zip(tried) {
         match row {
             Ok(row) => {
@@ -127,6 +133,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let mut others = Vec::with_capacity(asked.len());
     for candidate in &asked {
         let row = try_out.row(candidate.clone(), false);
+        progress.one_more();
         others.push(row.map_err(|problem| of_candidate(&candidate.name, step, problem))?);
     }
     let fits = |row: &FitRow| row.fit.verdict.fits();

@@ -78,7 +78,7 @@ impl Search<'_> {
     /// Tries all combinations: those that can be, and why the others cannot, the most common reason first.
     fn try_all(&self, threads: usize, output: &Output) -> (Vec<SearchRow>, Vec<Refused>) {
         let many = self.combinations.count();
-        let progress = Progress::of_combinations(many as u64, output);
+        let progress = Progress::of_plans(many as u64, "combinations", output);
         let refusals: Mutex<BTreeMap<String, (usize, Refused)>> = Mutex::default();
         let rows = counted(many, threads, |number| {
             let row = self.row(number as u64).map_err(|problem| {
