@@ -27,7 +27,7 @@ pub(crate) struct DataParallelArgs {
     /// Numbers that ZeRO-3 fetches ahead of use (stage3_prefetch_bucket_size) [default: 50000000]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::numbers)]
     zero_prefetch_bucket_size: Option<u64>,
-    /// ZeRO-3 keeps parameters of fewer numbers whole (stage3_param_persistence_threshold) [default: 100000]
+    /// ZeRO-3 keeps parameters of at most so many numbers whole (stage3_param_persistence_threshold) [default: 100000]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::numbers)]
     zero_param_persistence_threshold: Option<u64>,
     /// Numbers that ZeRO-3 gathers at once at most (stage3_max_live_parameters) [default: 1000000000]

@@ -45,6 +45,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "MULTI_GPU" => {}
         "FSDP" => {
             reading.set("--fsdp", "full_shard", "distributed_type");
+            if !reading.within("fsdp_config", |reading| reading.has("fsdp_auto_wrap_policy")) {
+                let what = "the whole model as one unit, where nothing says which are wrapped: the decoder layers are planned";
+                reading.note("fsdp_config", what);
+            }
             fsdp::read(reading, "fsdp_config", 1)?;
         }
         "DEEPSPEED" => reading.within("deepspeed_config", of_deepspeed)?,
@@ -67,10 +71,15 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// DeepSpeed's config, where no file has it as accelerate's `DeepSpeedPlugin` makes it.
 fn of_deepspeed(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.found.is_deepspeed = true;
     if let Some(path) = reading.text("deepspeed_config_file")? {
         reading.further("deepspeed_config_file", path);
+    } else {
+        reading.imply("--zero", 2, "zero_stage left out: accelerate takes 2");
+        let why = "gradient_clipping left out: accelerate clips to a norm of 1";
+        reading.imply("--clip-grad-norm", true, why);
     }
     if let Some(stage) = reading.number("zero_stage")? {
         reading.set("--zero", stage, "zero_stage");
@@ -104,6 +113,8 @@ fn of_megatron(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if reading.is("megatron_lm_use_distributed_optimizer")? {
         reading.set("--zero", 1, "megatron_lm_use_distributed_optimizer");
     }
+    let why = "megatron_lm_gradient_clipping left out: accelerate clips to a norm of 1";
+    reading.imply("--clip-grad-norm", true, why);
     if let Some(norm) = reading.amount("megatron_lm_gradient_clipping")? {
         reading.set("--clip-grad-norm", norm > 0.0, "megatron_lm_gradient_clipping");
     }

@@ -224,16 +224,14 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.pass(&["fp16", "bfloat16"]);
         return Ok(());
     }
-    // on cards that have it
-    let bf16 =
-        reading.is_auto("bf16") || !reading.has("bf16") && !reading.has("fp16") && !reading.has("float32");
-    let key = ["bf16", "bfloat16"].into_iter().find(|key| reading.has(key));
-    let pure = reading.is("bfloat16")?;
+    // on cards that have it, unless fp16 is said
+    let bf16 = reading.is_auto("bf16") || !reading.has("bf16");
     let fp16 = reading.is("fp16")?;
+    // `bfloat16` is autocast too (`_configure_precision_settings` in `core/builders/base.py`)
+    let bfloat16 = reading.is("bfloat16")?;
+    let key = if bfloat16 { Some("bfloat16") } else { reading.has("bf16").then_some("bf16") };
     reading.pass(&["float16", "float32"]);
-    if pure && !bf16 {
-        reading.set("--precision", "bf16", "bfloat16");
-    } else if bf16 && !fp16 || (!bf16 && reading.is("bf16")?) {
+    if bfloat16 || bf16 && !fp16 || (!bf16 && reading.is("bf16")?) {
         match key {
             Some(key) => reading.set("--precision", "bf16-mixed", key),
             None => reading.imply("--precision", "bf16-mixed", "bf16 left out: auto"),
@@ -265,7 +263,10 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
         Some("lora" | "qlora") => match rank {
             Some(rank) => {
                 let targets = targets.as_deref();
-                Adapters { rank, dropout, targets, save: &save, save_dtype: None }.say(reading, "adapter");
+                let adapters =
+                    Adapters { rank, dropout, dtype: None, targets, save: &save, save_dtype: None };
+                adapters.say(reading, "adapter");
+                kernels(reading, eight)?;
             }
             None => reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out"),
         },
@@ -292,6 +293,19 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "bnb_config_kwargs",
         "another way to quantize: nf4 with double quantization is planned",
     );
+    Ok(())
+}
+
+/// Axolotl runs its own kernels of LoRA unless one is said not to (`check_auto_enable_lora_kernels` in `utils/schemas/config.py`).
+fn kernels(reading: &mut Reading<'_>, eight: bool) -> Result<(), Problem> {
+    let keys = ["lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel"];
+    let is_said = keys.iter().any(|key| reading.has(key));
+    reading.pass(&["lora_embedding_kernel"]);
+    if !is_said && !eight && !reading.is("trust_remote_code")? {
+        let what = "Axolotl's kernels of LoRA, which it runs unless lora_mlp_kernel, lora_qkv_kernel and lora_o_kernel are \
+                    false: peft's modules are planned";
+        reading.note("adapter", what);
+    }
     Ok(())
 }
 
@@ -378,6 +392,10 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if reading.has("fsdp") || reading.has("fsdp_config") {
         let key = if reading.has("fsdp_config") { "fsdp_config" } else { "fsdp" };
         reading.set("--fsdp", "full_shard", key);
+        // its own `fsdp2_prepare_model` makes nothing fp32 (`monkeypatch/accelerate/fsdp2.py`)
+        let is_its_own = |key: &str| reading.peek(key).and_then(Value::as_u64) == Some(2);
+        reading.found.shards_as_loaded = reading.has("fsdp_config")
+            && (is_its_own("fsdp_version") || is_its_own("fsdp_config/fsdp_version"));
         for item in reading.words("fsdp")?.unwrap_or_default() {
             match item.as_str() {
                 "offload" => reading.set("--offload", "parameters", "fsdp"),

@@ -25,6 +25,9 @@ pub(super) struct Combined {
     model: Option<(ModelAsked, Origin)>,
     pub(super) samples: Option<(u64, Origin)>,
     is_deepspeed: bool,
+    autocasts: bool,
+    reduces_as_computed: bool,
+    shards_as_loaded: bool,
 }
 
 /// What no longer holds where another file or the command line says an option.
@@ -35,6 +38,7 @@ fn displaced(option: &str) -> &[&str] {
         "--quantize" => &["--prepare-for-kbit"],
         "--gradient-checkpointing" => &["--recompute"],
         "--fsdp" => &[
+            "--reduce-dtype",
             "--zero",
             "--zero-reduce-bucket-size",
             "--zero-overlap-comm",
@@ -45,6 +49,7 @@ fn displaced(option: &str) -> &[&str] {
         ],
         "--zero" => &[
             "--fsdp",
+            "--reduce-dtype",
             "--zero-prefetch-bucket-size",
             "--zero-param-persistence-threshold",
             "--zero-max-live-parameters",
@@ -106,6 +111,9 @@ impl Combined {
         self.model = found.model.or(self.model.take());
         self.samples = found.samples.or(self.samples.take());
         self.is_deepspeed |= found.is_deepspeed;
+        self.autocasts |= found.autocasts;
+        self.reduces_as_computed |= found.reduces_as_computed;
+        self.shards_as_loaded |= found.shards_as_loaded;
         self.files.push((name, kind, file));
         Ok(())
     }
@@ -126,7 +134,7 @@ impl Combined {
         let said = command::given(&given.matches, command);
         self.answer_refused(&said)?;
         let is_said = |option: &str| said.iter().any(|(known, _)| known == option);
-        if self.is_deepspeed && !is_said("--precision") {
+        if self.is_deepspeed && !self.autocasts && !is_said("--precision") {
             self.without_autocast();
         }
         for (option, _) in &said {
@@ -159,7 +167,7 @@ impl Combined {
         Ok(Resolved { model, step, origins: Some(origins), inputs, settings: self.settings })
     }
 
-    /// Under DeepSpeed there is no autocast: weights are in the half type, and copies of them in fp32 are stepped.
+    /// Under DeepSpeed there is no autocast but the one that its config asks for: weights are in the half type, and copies of them in fp32 are stepped.
     fn without_autocast(&mut self) {
         let half = |value: &str| match value {
             "bf16-mixed" => Some("bf16"),
@@ -209,6 +217,24 @@ impl Combined {
         }
     }
 
+    /// accelerate reduces gradients in the type that is computed in (`set_mixed_precision` of `FullyShardedDataParallelPlugin`),
+    /// torch by itself in that of the shards.
+    fn reduce_as_computed(&mut self, said: &Said) {
+        let option = "--reduce-dtype";
+        if !self.reduces_as_computed || self.value(option, said).is_some() {
+            return;
+        }
+        let precision =
+            self.value("--precision", said).and_then(|precision| precision.strip_suffix("-mixed"));
+        let Some(half) = precision.map(str::to_owned) else { return };
+        let sharding = self.settings.iter().find(|setting| setting.option == "--fsdp");
+        let file = sharding.map(|setting| setting.origin.file.clone());
+        let file = file.or_else(|| self.files.first().map(|(name, ..)| name.clone())).unwrap_or_default();
+        let key = "accelerate reduces gradients in the type of the precision".to_owned();
+        let origin = Origin { file, place: None, key };
+        self.settings.push(Setting { option, value: half, origin, implied: true, by_model: None });
+    }
+
     /// Adapters, and an optimizer on the host, are stepped without copies on the card; ZeRO has copies by itself. Megatron's Adam
     /// has one implementation.
     fn drop_what_goes_with_nothing(&mut self, said: &Said) {
@@ -225,11 +251,14 @@ impl Combined {
             self.copies_of_zero(said);
         }
         let is_mixed = self.value("--precision", said).is_some_and(|precision| precision.ends_with("-mixed"));
-        if self.is_on("--fsdp", said) && is_mixed && !lora {
-            self.raise_what_is_trained();
+        if self.is_on("--fsdp", said) && is_mixed {
+            if !lora && !self.shards_as_loaded {
+                self.raise_what_is_trained();
+            }
+            self.reduce_as_computed(said);
         }
         // DeepSpeed casts the whole model
-        if self.is_deepspeed {
+        if self.is_deepspeed && !self.autocasts {
             self.settings.retain(|setting| !(setting.implied && setting.option == "--weights-dtype"));
         }
         // transformers and accelerate put DeepSpeedCPUAdam in the place of what was asked for (`deepspeed_optim_sched`,

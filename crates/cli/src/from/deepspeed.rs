@@ -199,7 +199,8 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.imply(
             "--clip-grad-norm",
             "true",
-            "DeepSpeed clips to a norm of 1 (GRADIENT_CLIPPING_DEFAULT)",
+            "gradient_clipping left out: DeepSpeed clips to a norm of 1 since 0.19.3, before it not at all \
+             (--clip-grad-norm=off)",
         );
     }
     reading.attempt(|reading| reading.within("zero_optimization", zero));
@@ -277,13 +278,7 @@ fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
             }
         }
     }
-    if reading.is("torch_autocast/enabled")? {
-        let key = "torch_autocast/dtype";
-        match reading.text(key)?.unwrap_or("bfloat16") {
-            "float16" => reading.set("--precision", "fp16-mixed", "torch_autocast/enabled"),
-            _ => reading.set("--precision", "bf16-mixed", "torch_autocast/enabled"),
-        }
-    }
+    is_open |= torch_autocast(reading)?;
     if reading.said("--precision").is_none() && !is_open {
         reading.imply("--precision", "fp32", "neither bf16 nor fp16 is enabled");
     }
@@ -291,6 +286,27 @@ fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--grad-dtype", "fp32", "data_types/grad_accum_dtype");
     }
     Ok(())
+}
+
+/// torch's autocast, under which weights stay as they were loaded and are stepped so (`torch_autocast.py`); whether it leaves the
+/// precision open.
+fn torch_autocast(reading: &mut Reading<'_>) -> Result<bool, Problem> {
+    let key = "torch_autocast/enabled";
+    // torch takes fp16 on CUDA where no type is said
+    let dtype = reading.text("torch_autocast/dtype")?.unwrap_or("float16").trim_start_matches("torch.");
+    if !reading.is(key)? {
+        return Ok(false);
+    }
+    if reading.number("zero_optimization/stage")?.unwrap_or(0) > 0 {
+        let cause = "torch_autocast keeps fp32 weights under ZeRO, stepped without copies, which is not planned: the nearest are \
+                     `bf16`, half weights with fp32 copies as of `bf16.enabled`, and `fp32`";
+        reading.ask("--precision", key, cause);
+        return Ok(true);
+    }
+    let half = if matches!(dtype, "bfloat16" | "bf16") { "bf16" } else { "fp16" };
+    reading.set("--precision", format!("{half}-mixed"), key);
+    reading.found.autocasts = true;
+    Ok(false)
 }
 
 fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {

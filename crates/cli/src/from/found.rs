@@ -77,6 +77,12 @@ pub(super) struct Found {
     pub(super) further: Vec<(String, Origin)>,
     /// Whether DeepSpeed runs the step, which keeps types its own way.
     pub(super) is_deepspeed: bool,
+    /// Whether DeepSpeed runs it under torch's autocast, which leaves types as they are.
+    pub(super) autocasts: bool,
+    /// Whether accelerate shards it by FSDP2, which reduces gradients in the type that is computed in.
+    pub(super) reduces_as_computed: bool,
+    /// Whether whoever shards it by FSDP leaves weights in the type that they were loaded in.
+    pub(super) shards_as_loaded: bool,
 }
 
 impl Origin {

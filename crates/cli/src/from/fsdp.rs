@@ -15,6 +15,11 @@ const SHARDED_OTHERWISE: &str = "--zero";
 const AUTOCAST: &str =
     "accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone";
 
+/// What accelerate since 1.14 gathers by itself (`fsdp2_prepare_model`), and torchtitan too.
+pub(super) const UNITS: &str = "the embedding, and the last norm with the head, gathered by themselves where they share no \
+                                weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from \
+                                forward to backward";
+
 /// Both spellings of a key.
 const fn spellings<'a>(with: &'a str, without: &'a str) -> [&'a str; 2] {
     [with, without]
@@ -41,13 +46,17 @@ const PASSES: &[&str] = &[
 pub(super) fn read(reading: &mut Reading<'_>, key: &str, version: u64) -> Result<(), Problem> {
     let keys = spellings("fsdp_version", "version");
     let is_said = reading.within(key, |reading| keys.iter().any(|key| reading.has(key)));
-    reading.within(key, |reading| config(reading, version))?;
+    let is_first = reading.within(key, |reading| config(reading, version))?;
     let key = if reading.has(key) { key } else { "fsdp" };
     if reading.said("--fsdp").is_none() {
         return Ok(());
     }
+    reading.found.reduces_as_computed = true;
     if version == 1 && !is_said {
         reading.note_without(SHARDED_OTHERWISE, key, FSDP1);
+    }
+    if !is_first && !reading.found.shards_as_loaded {
+        reading.note_without(SHARDED_OTHERWISE, key, UNITS);
     }
     if ["mixed_precision", "bf16", "fp16"].iter().any(|key| is_on(reading.peek(key))) {
         reading.note_without(SHARDED_OTHERWISE, key, AUTOCAST);
@@ -64,7 +73,8 @@ fn is_on(value: Option<&Value>) -> bool {
     }
 }
 
-fn config(reading: &mut Reading<'_>, version: u64) -> Result<(), Problem> {
+/// Reads its keys; says whether it is FSDP1's.
+fn config(reading: &mut Reading<'_>, version: u64) -> Result<bool, Problem> {
     let mut is_first = version == 1;
     for key in spellings("fsdp_version", "version") {
         if let Some(version) = reading.number(key)? {
@@ -119,7 +129,7 @@ fn config(reading: &mut Reading<'_>, version: u64) -> Result<(), Problem> {
     reading.pass(PASSES);
     let prefixed: Vec<String> = PASSES.iter().map(|key| format!("fsdp_{key}")).collect();
     reading.pass(&prefixed.iter().map(String::as_str).collect::<Vec<_>>());
-    Ok(())
+    Ok(is_first)
 }
 
 /// A sharding strategy: FSDP1's name or number, or whether FSDP2 reshards after forward.

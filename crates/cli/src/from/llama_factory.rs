@@ -27,7 +27,6 @@ const PASSES: &[&str] = &[
     "ignore_pad_token_for_loss",
     "val_size",
     "packing",
-    "neat_packing",
     "tool_format",
     "default_system",
     "enable_thinking",
@@ -99,11 +98,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
             "Liger's norms, rope and SwiGLU: transformers' own are planned",
         );
     }
-    if reading.is("disable_gradient_checkpointing")? {
-        reading.set("--recompute", "none", "disable_gradient_checkpointing");
-    } else {
-        reading.imply("--recompute", "full", "LLaMA-Factory checkpoints every layer");
-    }
+    recompute(reading)?;
     match reading.text("flash_attn")? {
         Some("disabled") => reading.set("--attention", "eager", "flash_attn"),
         Some("auto" | "sdpa" | "fa2" | "fa3") => reading.set("--attention", "sdpa", "flash_attn"),
@@ -126,6 +121,11 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("upcast_lmhead_output", "the logits once more in fp32");
     reading.not_planned_if_set("resize_vocab", "rows that are added to the embedding");
     reading.not_planned_if_set("shift_attn", "shifted sparse attention");
+    // `SFTDataCollatorWith4DAttentionMask` in `data/collator.py`
+    reading.not_planned_if_set(
+        "neat_packing",
+        "masks of packed sequences, a number for each two tokens unless flash_attn is fa2: planned without",
+    );
     reading.not_planned_if_set("mixture_of_depths", "layers that pass some tokens by");
     if reading.is("fp8")? {
         reading.ask("--precision", "fp8", "fp8 is not planned");
@@ -153,6 +153,21 @@ fn stage(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// LLaMA-Factory checkpoints every layer as it loads the model, unless told not to, and the trainer does where its arguments say so
+/// (`prepare_model_for_training` in `model/model_utils/checkpointing.py`).
+fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let by_trainer = reading.said("--recompute") == Some("full");
+    if by_trainer {
+        reading.pass(&["disable_gradient_checkpointing"]);
+    } else if reading.is("disable_gradient_checkpointing")? {
+        reading.set("--recompute", "none", "disable_gradient_checkpointing");
+    } else {
+        reading.take_back("--recompute");
+        reading.imply("--recompute", "full", "LLaMA-Factory checkpoints every layer");
+    }
+    Ok(())
+}
+
 /// What is trained; whether that is adapters.
 fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
     let rank = reading.number("lora_rank")?.unwrap_or(8);
@@ -167,7 +182,7 @@ fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
             let key = if reading.has("finetuning_type") { "finetuning_type" } else { "lora_rank" };
             // what is trained is made fp32 (`_setup_lora_tuning` in `model/adapter.py`)
             let (targets, save_dtype) = (targets.as_deref(), if pure { None } else { Some("fp32") });
-            Adapters { rank, dropout, targets, save: &save, save_dtype }.say(reading, key);
+            Adapters { rank, dropout, dtype: None, targets, save: &save, save_dtype }.say(reading, key);
             true
         }
         Some("full") => false,
@@ -177,6 +192,10 @@ fn finetuning(reading: &mut Reading<'_>) -> Result<bool, Problem> {
                 "finetuning_type",
                 "which layers are frozen depends on how many the model has",
             );
+            if !pure {
+                let what = "frozen weights in the half type: planned in fp32, as those that are trained";
+                reading.note_without("--weights-dtype", "finetuning_type", what);
+            }
             false
         }
         Some(other) => {

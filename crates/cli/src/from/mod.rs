@@ -22,6 +22,7 @@ mod resolved;
 mod tests;
 mod torchtitan;
 mod training_arguments;
+mod trl;
 
 pub(crate) use command::in_shell;
 pub(crate) use resolved::Resolved;

@@ -18,6 +18,9 @@ pub(super) fn by_post_training(kind: &str, goes: &str) -> String {
                 "the nearest is `peakledger plan MODEL --post-training dpo`, which trains on pairs, without the file; or {alone}"
             )
         }
+        "" => format!(
+            "`peakledger plan MODEL --post-training grpo`, `ppo` or `dpo` plans one, without the file; or {alone}"
+        ),
         _ => alone,
     }
 }

@@ -81,6 +81,11 @@ impl<'a> Reading<'a> {
         self.peek(key).is_some()
     }
 
+    /// Whether a key is there and says nothing.
+    pub(super) fn is_null(&self, key: &str) -> bool {
+        self.fields.get(&self.pointer(key)).is_some_and(Value::is_null)
+    }
+
     /// The value of a key, unless it is `null`.
     pub(super) fn value(&mut self, key: &str) -> Option<&'a Value> {
         let pointer = self.pointer(key);
@@ -280,6 +285,13 @@ impl<'a> Reading<'a> {
     pub(super) fn note_without(&mut self, option: &'static str, key: &str, what: &str) {
         let (origin, what) = (self.origin(key), what.to_owned());
         self.found.not_planned.push(LeftOut { origin, what, option: Some(option) });
+    }
+
+    /// The same of what whoever reads the file does by default, where it does not say so itself.
+    pub(super) fn default_not_planned(&mut self, option: &'static str, key: &str, what: &str) {
+        let origin = self.origin(key);
+        let origin = if self.has(key) { origin } else { Origin { place: None, ..origin } };
+        self.found.not_planned.push(LeftOut { origin, what: what.to_owned(), option: Some(option) });
     }
 
     /// The same of a map that is not read as a whole.

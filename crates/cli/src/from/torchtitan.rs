@@ -1,9 +1,11 @@
-//! torchtitan's TOML (`torchtitan/config/job_config.py`).
+//! torchtitan's TOML (`torchtitan/config/job_config.py`, 0.1 to 0.2; 0.3 has configs in Python).
 
-use super::found::ModelAsked;
+use super::found::{ByModel, ModelAsked};
+use super::fsdp::UNITS;
 use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::catalogue::models;
+use peakledger_plan::config::Architecture;
 
 pub(super) const SIGNS: &[&str] = &["training", "parallelism", "activation_checkpoint", "job"];
 
@@ -33,6 +35,8 @@ const PASSES: &[&str] = &[
     "training/mixed_precision_reduce",
     "parallelism/context_parallel_ptrr_mask_key",
     "parallelism/pipeline_parallel_schedule_csv",
+    "parallelism/pipeline_parallel_first_stage_less_layers",
+    "parallelism/pipeline_parallel_last_stage_less_layers",
     "parallelism/enable_compiled_autograd",
     "compile/*",
     "float8",
@@ -97,10 +101,19 @@ fn model(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The type of weights, and the one that they are computed in.
+/// The type of weights, and the one that they are computed in: FSDP casts, or autocast where a rank has the whole model, and
+/// nobody where tensor or pipeline parallel runs without FSDP (`maybe_enable_amp` in `distributed/utils.py`).
 fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let weights = reading.text("training/dtype")?.unwrap_or("float32");
-    let compute = reading.text("training/mixed_precision_param")?.unwrap_or("bfloat16");
+    let asked = reading.text("training/mixed_precision_param")?;
+    let splits = ["tensor_parallel_degree", "pipeline_parallel_degree"].map(|key| degree(reading, key));
+    if splits != [1, 1] && !is_sharded(reading) {
+        let precision = if weights == "bfloat16" { "bf16" } else { "fp32" };
+        let why = "torchtitan mixes no precision beside tensor or pipeline parallel without FSDP";
+        reading.imply("--precision", precision, why);
+        return Ok(());
+    }
+    let compute = asked.unwrap_or("bfloat16");
     let key =
         match ["training/mixed_precision_param", "training/dtype"].into_iter().find(|key| reading.has(key)) {
             Some(key) => key,
@@ -124,6 +137,20 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// How many ranks a degree of `parallelism` says, -1 for what is left; what is none of these is refused where it is read.
+fn degree(reading: &Reading<'_>, key: &str) -> i64 {
+    let value = reading.peek(&format!("parallelism/{key}"));
+    value.and_then(serde_json::Value::as_i64).unwrap_or(1)
+}
+
+/// Whether FSDP runs, as far as the file tells: over shards of the data, or over ranks that share a sequence.
+fn is_sharded(reading: &Reading<'_>) -> bool {
+    let is_said = reading.has("parallelism/data_parallel_shard_degree");
+    !is_said
+        || degree(reading, "data_parallel_shard_degree") != 1
+        || degree(reading, "context_parallel_degree") > 1
+}
+
 fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     match reading.text("optimizer/name")? {
         None => reading.imply("--optimizer", "adamw", "optimizer.name left out"),
@@ -145,33 +172,68 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// What is computed again (`distributed/activation_checkpoint.py`): the ops of a selective checkpoint, or the whole of every Nth
+/// layer, as of every second one by default.
 fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    let key = "activation_checkpoint/mode";
-    let option = reading.value("activation_checkpoint/selective_ac_option");
-    let is_op = option.and_then(|option| option.as_str()) == Some("op");
-    match reading.text(key)? {
-        Some("none") => reading.set("--recompute", "none", key),
-        Some("full") => reading.set("--recompute", "full", key),
-        Some("selective") if is_op => {
-            reading.set("--recompute", "selective", key);
+    let (key, option) = ("activation_checkpoint/mode", "activation_checkpoint/selective_ac_option");
+    let of_layers = match reading.value(option) {
+        None => Some("2".to_owned()),
+        Some(value) => {
+            value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()))
+        }
+    };
+    let mode = reading.text(key)?;
+    match (mode.unwrap_or("selective"), of_layers.as_deref()) {
+        ("none", _) => reading.set("--recompute", "none", key),
+        ("full", _) => reading.set("--recompute", "full", key),
+        ("selective", Some("op")) => {
+            reading.set("--recompute", "selective", if mode.is_some() { key } else { option });
             let what = "every second product of a linear module is computed again: all are planned as kept";
-            reading.not_planned("activation_checkpoint/selective_ac_option", what);
+            reading.not_planned(option, what);
         }
-        Some("selective") => {
-            reading.ask("--recompute", key, "a checkpoint of every Nth layer alone is not planned");
+        ("selective", Some("0" | "1")) => reading.set("--recompute", "full", option),
+        ("selective", layers) => match (layers.and_then(every_nth), mode, reading.has(option)) {
+            (Some(layers), _, true) => reading.set_by_model("--recompute", layers, option),
+            (Some(layers), Some(_), false) => reading.set_by_model("--recompute", layers, key),
+            (Some(layers), None, false) => {
+                let why = "activation_checkpoint.mode left out: torchtitan checkpoints every second layer";
+                reading.imply_by_model("--recompute", layers, why);
+            }
+            (None, ..) => {
+                reading.ask(
+                    "--recompute",
+                    option,
+                    "of checkpoints of every Nth layer those of 2, 3, 4 and 8 are planned, and `layers:SET` names others",
+                );
+            }
+        },
+        ("memory_budget", _) => {
+            reading.ask("--recompute", key, "what a compiler keeps within a budget is not planned");
         }
-        Some(other) => {
+        (other, _) => {
             let problem = reading.problem(key, format!("no mode of torchtitan: {}", quoted(other)));
             return Err(problem.mend("write none, full or selective"));
         }
-        None => reading.ask(
-            "--recompute",
-            "activation_checkpoint",
-            "`mode` is left out, and its default depends on the version",
-        ),
     }
     reading.pass(&["activation_checkpoint/*"]);
     Ok(())
+}
+
+/// A checkpoint for every Nth layer, as `--recompute` has it, of the few N that people use.
+fn every_nth(layers: &str) -> Option<ByModel> {
+    Some(match layers {
+        "2" => every::<2>,
+        "3" => every::<3>,
+        "4" => every::<4>,
+        "8" => every::<8>,
+        _ => return None,
+    })
+}
+
+fn every<const N: usize>(model: &Architecture) -> Option<String> {
+    let layers = (0..model.shape.num_hidden_layers).skip(N - 1).step_by(N);
+    let layers: Vec<String> = layers.map(|layer| layer.to_string()).collect();
+    (!layers.is_empty()).then(|| format!("layers:{}", layers.join("+")))
 }
 
 fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
@@ -191,24 +253,33 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         let key = if shards > 1 { shard_key } else { "parallelism/data_parallel_replicate_degree" };
         reading.set("--dp", replicas.saturating_mul(shards), key);
     }
-    let never = reading.text("parallelism/fsdp_reshard_after_forward")? == Some("never");
+    let is_pipeline = degree(reading, "pipeline_parallel_degree") > 1;
+    let whole = stays_whole(reading, is_pipeline)?;
+    let strategy = if whole { "shard_grad_op" } else { "full_shard" };
     match (replicas > 1, shards) {
-        (_, 1) => {}
+        (true, 1) => {
+            let what = "DDP's buckets of 100 MiB: planned with its own of 25 MiB";
+            reading.note("parallelism/data_parallel_replicate_degree", what);
+        }
+        (false, 1) => {}
         (true, 0) => {
             reading.ask("--dp", shard_key, "it is what other sizes leave of the GPUs, beside copies");
         }
         (true, _) => {
             reading.set("--fsdp", "hybrid_shard", shard_key);
             reading.set("--dp-shard-size", shards, shard_key);
+            if whole {
+                let what = "parameters that stay whole from forward to backward: planned as resharded between replicas";
+                reading.note(shard_key, what);
+            }
         }
         (false, 0) if !reading.has(shard_key) => {
-            reading.imply(
-                "--fsdp",
-                if never { "shard_grad_op" } else { "full_shard" },
-                "torchtitan shards over the GPUs that are left",
-            );
+            reading.imply("--fsdp", strategy, "torchtitan shards over the GPUs that are left");
         }
-        (false, _) => reading.set("--fsdp", if never { "shard_grad_op" } else { "full_shard" }, shard_key),
+        (false, _) => reading.set("--fsdp", strategy, shard_key),
+    }
+    if reading.said("--fsdp").is_some() {
+        reading.default_not_planned("--zero", shard_key, UNITS);
     }
     for (key, option) in [
         ("tensor_parallel_degree", "--tp"),
@@ -255,6 +326,9 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
             }
         }
     }
+    if reading.said("--pp").is_some() {
+        stages(reading)?;
+    }
     reading.not_planned_if_set("parallelism/enable_async_tensor_parallel", "asynchronous tensor parallel");
     reading.not_planned_if_set(
         "parallelism/pipeline_parallel_split_points",
@@ -264,6 +338,35 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "parallelism/pipeline_parallel_layers_per_stage",
         "stages of its own choice: planned even",
     );
+    Ok(())
+}
+
+/// Whether gathered parameters stay until backward: of a pipeline they do unless told otherwise, so that not each micro-batch
+/// gathers them (`apply_fsdp`).
+fn stays_whole(reading: &mut Reading<'_>, is_pipeline: bool) -> Result<bool, Problem> {
+    let key = "parallelism/fsdp_reshard_after_forward";
+    match reading.text(key)? {
+        Some("never") => Ok(true),
+        Some("always") => Ok(false),
+        Some("default") | None => Ok(is_pipeline),
+        Some(other) => {
+            let problem = reading.problem(key, format!("no policy of torchtitan: {}", quoted(other)));
+            Err(problem.mend("write default, always or never"))
+        }
+    }
+}
+
+/// The first and the last stage have a layer less each by default, for the embedding and the head.
+fn stages(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let [first, last] =
+        ["first", "last"].map(|end| format!("parallelism/pipeline_parallel_{end}_stage_less_layers"));
+    let less = [reading.number(&first)?.unwrap_or(1), reading.number(&last)?.unwrap_or(1)];
+    if less != [0, 0] {
+        let key = if reading.has(&first) { &first } else { "parallelism/pipeline_parallel_degree" };
+        let what = "fewer layers on the first and the last stage: planned even, and `--decoder-first-pipeline-num-layers` says \
+                    how many the first has";
+        reading.note_without("--decoder-first-pipeline-num-layers", key, what);
+    }
     Ok(())
 }
 

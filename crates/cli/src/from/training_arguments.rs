@@ -1,8 +1,8 @@
 //! Hugging Face `TrainingArguments` as JSON or YAML (transformers' `training_args.py`), with what scripts and TRL put beside
-//! them (`ModelConfig` and `SFTConfig` of TRL).
+//! them (`ModelConfig` of TRL; what its trainers imply is in `trl.rs`).
 
 use super::reading::Reading;
-use super::{deepspeed, fsdp};
+use super::{deepspeed, fsdp, trl};
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::config::Architecture;
 use serde_json::Value;
@@ -126,6 +126,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.attempt(trainer);
     reading.attempt(precision);
     reading.attempt(weights);
+    trl::other_training(reading);
+    if trl::is_supervised(reading) {
+        reading.attempt(trl::supervised);
+    }
     match reading.text("attn_implementation")? {
         Some("eager") => reading.set("--attention", "eager", "attn_implementation"),
         Some("sdpa" | "flash_attention_2") => reading.set("--attention", "sdpa", "attn_implementation"),
@@ -198,23 +202,6 @@ pub(super) fn clipping(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Keys that TRL's scripts read and those of transformers do not.
-const OF_TRL: &[&str] = &[
-    "use_peft",
-    "lora_r",
-    "load_in_4bit",
-    "load_in_8bit",
-    "max_length",
-    "packing",
-    "activation_offloading",
-    "dataset_text_field",
-    "assistant_only_loss",
-    "completion_only_loss",
-    "padding_free",
-    "packing_strategy",
-    "model_init_kwargs",
-];
-
 /// The type of the weights: what is said, else what `from_pretrained` takes since transformers 5, that of the model's config. TRL
 /// asks it for fp32 (`ModelConfig.dtype` in `trainer/model_config.py`, `create_model_from_path` in `trainer/utils.py`).
 fn weights(reading: &mut Reading<'_>) -> Result<(), Problem> {
@@ -223,7 +210,7 @@ fn weights(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--weights-dtype", dtype, key);
     } else if let Some(key) = keys.iter().find(|key| reading.is_auto(key)) {
         reading.set_by_model("--weights-dtype", saved_in, key);
-    } else if OF_TRL.iter().any(|key| reading.has(key)) {
+    } else if trl::is_supervised(reading) {
         reading.imply("--weights-dtype", "fp32", "dtype left out: TRL then loads the model in float32");
     } else {
         let why = "dtype left out: transformers 5 then loads the model in its config's own type";
@@ -237,7 +224,7 @@ fn saved_in(model: &Architecture) -> Option<String> {
     model.dtype.map(|dtype| dtype.as_str().to_owned())
 }
 
-/// `bf16` and `fp16` are autocast, the weights as they are.
+/// `bf16` and `fp16` are autocast, the weights as they are. TRL takes bf16 where neither is said (`_BaseConfig`).
 fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let (bf16, fp16) = (reading.is("bf16")?, reading.is("fp16")?);
     match (bf16, fp16) {
@@ -247,6 +234,9 @@ fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         (true, false) => reading.set("--precision", "bf16-mixed", "bf16"),
         (false, true) => reading.set("--precision", "fp16-mixed", "fp16"),
+        (false, false) if trl::is_supervised(reading) && !reading.has("bf16") => {
+            reading.imply("--precision", "bf16-mixed", "bf16 left out: TRL then takes it");
+        }
         (false, false) => reading.imply("--precision", "fp32", "neither bf16 nor fp16 is true"),
     }
     Ok(())
@@ -290,7 +280,9 @@ fn peft(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     if reading.is("use_peft")? {
         let targets = targets.as_deref();
-        Adapters { rank, dropout, targets, save: &save, save_dtype: None }.say(reading, "use_peft");
+        // on quantized weights TRL casts all that is trained (`trainer/sft_trainer.py`)
+        let dtype = if four || eight { Some("bf16") } else { None };
+        Adapters { rank, dropout, dtype, targets, save: &save, save_dtype: dtype }.say(reading, "use_peft");
         if targets.is_none() {
             reading.ask("--lora", "use_peft", "which modules have adapters is left to the model's family");
         }
@@ -308,6 +300,8 @@ fn peft(reading: &mut Reading<'_>) -> Result<(), Problem> {
 pub(super) struct Adapters<'a> {
     pub(super) rank: u64,
     pub(super) dropout: f64,
+    /// The type of theirs, where it is not fp32.
+    pub(super) dtype: Option<&'static str>,
     /// The modules that have one; without any, all linear ones.
     pub(super) targets: Option<&'a [String]>,
     /// Modules that are trained beside them.
@@ -328,6 +322,7 @@ impl Adapters<'_> {
         if self.dropout > 0.0 {
             value += &format!(",dropout={}", self.dropout);
         }
+        value += &self.dtype.map(|dtype| format!(",dtype={dtype}")).unwrap_or_default();
         value += &format!(",targets={targets}");
         if !self.save.is_empty() {
             value += &format!(",save={}", self.save.join("+"));

@@ -35,9 +35,13 @@ fn the_answer_says_where_its_options_came_from() {
                (max_grad_norm left out), --recompute full (gradient_checkpointing,
                line 7), --loss-in-model (Trainer passes the labels to the model),
                --precision bf16-mixed (bf16, line 6), --weights-dtype fp32 (dtype
-               left out: TRL then loads the model in float32)
+               left out: TRL then loads the model in float32), --fused-loss (TRL's
+               loss makes no whole logits since 1.7)
     not read   args.json: my_key, line 8
     unplanned  args.json (torch_compile, line 9): torch.compile
+    unplanned  args.json (loss_type): TRL's head and loss in tiles of 4096 tokens by
+               32768 words: Liger's fused loss, which comes nearest, is planned; TRL
+               before 1.7 has whole logits (`--fused-loss=off`)
     ");
 }
 
@@ -60,7 +64,8 @@ fn programs_get_the_same() {
     let mut answer = answer.clone();
     answer.as_object_mut().unwrap().remove("from");
     // what the file asks for and is not planned, or not understood, is said beside the verdict
-    let left_out = "`torch_compile` is not planned, or otherwise than asked for: see `unplanned`";
+    let left_out =
+        "`torch_compile`, `loss_type` are not planned, or otherwise than asked for: see `unplanned`";
     let not_read = "`my_key` is not understood, and may change memory: see `not read`";
     let caveats = answer.as_object_mut().unwrap().remove("caveats");
     assert_eq!(caveats, Some(serde_json::json!([left_out, not_read])));
@@ -73,7 +78,7 @@ fn programs_get_the_same() {
 fn print_options_is_that_command_line_alone() {
     let ran = bench().run("plan --from args.json --print-options --gpu a100-80gb --exit-code");
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    insta::assert_snapshot!(ran.out, @"peakledger plan gpt2 --seq-len 512 --micro-batch-size 2 --gradient-accumulation-steps 1 --optimizer adamw --optimizer-impl fused --clip-grad-norm --recompute full --loss-in-model --precision bf16-mixed --weights-dtype fp32 --gpu a100-80gb --exit-code");
+    insta::assert_snapshot!(ran.out, @"peakledger plan gpt2 --seq-len 512 --micro-batch-size 2 --gradient-accumulation-steps 1 --optimizer adamw --optimizer-impl fused --clip-grad-norm --recompute full --loss-in-model --precision bf16-mixed --weights-dtype fp32 --fused-loss --gpu a100-80gb --exit-code");
     let piped = bench().pipe("fit --from - --print-options", ARGS);
     assert!(piped.out.starts_with("peakledger fit gpt2 --seq-len 512"), "{}", piped.out);
 }
@@ -196,10 +201,10 @@ fn what_is_left_out_is_said_beside_the_verdict() {
     insta::assert_snapshot!(head.join("\n"), @"
     peak 2.14 GiB in backward of the steady step
     at transformer.wte: add.Tensor
-    fits: 20.75 GiB to spare on NVIDIA GeForce RTX 4090 (2.48 GiB reserved and
+    fits: 20.74 GiB to spare on NVIDIA GeForce RTX 4090 (2.49 GiB reserved and
     286.10 MiB of CUDA context, of 23.51 GiB)
-    note: `torch_compile` is not planned, or otherwise than asked for: see
-          `unplanned`
+    note: `torch_compile`, `loss_type` are not planned, or otherwise than asked for:
+          see `unplanned`
     note: `my_key` is not understood, and may change memory: see `not read`
     gpt2: 124,439,808 parameters
     ");

@@ -192,8 +192,8 @@ fn whose_step_it_is_where_there_are_many_ranks() {
     ranks      4 ranks with 8 a micro-batch each, rank 0 planned: ZeRO 3 (DeepSpeed
                0.19, one parameter group, a bucket of 500000000 numbers for
                gradients; 1000000000 numbers at once at most, fetched 50000000 at a
-               time, below 100000 kept whole, stepped in sub-groups of 1000000000;
-               the trace of modules is whole from the first step on)
+               time, those of at most 100000 kept whole, stepped in sub-groups of
+               1000000000; the trace of modules is whole from the first step on)
 
        phase                 total
        rollout          971.42 MiB  ███████████████████████████████████████▉

@@ -18,7 +18,11 @@ fn accelerate_says_how_many_gpus_and_how_they_are_used() {
       --recompute full
       --loss-in-model
       --precision bf16-mixed
+      --fused-loss
+      --reduce-dtype bf16
+    unplanned: accelerate-fsdp2.yaml:6 fsdp_config: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: accelerate-fsdp2.yaml:6 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
+    unplanned: training-arguments.json loss_type: TRL's head and loss in tiles of 4096 tokens by 32768 words: Liger's fused loss, which comes nearest, is planned; TRL before 1.7 has whole logits (`--fused-loss=off`)
     ");
     let text = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: cpu\n  \
                 zero3_init_flag: true\n  gradient_accumulation_steps: 4\nmixed_precision: bf16\nnum_processes: 8\n\
@@ -27,6 +31,7 @@ fn accelerate_says_how_many_gpus_and_how_they_are_used() {
     peakledger plan gpt2
       --gpus 8
       --precision bf16-mixed
+      --clip-grad-norm
       --zero 3
       --offload optimizer
       --gradient-accumulation-steps 4
@@ -56,7 +61,10 @@ fn ranks_that_share_a_sequence() {
       --fsdp full_shard
       --cp 8
       --cp-rotate-method alltoall
+      --reduce-dtype bf16
       --seq-len 131072
+    unplanned: long.yaml:6 fsdp_config: the whole model as one unit, where nothing says which are wrapped: the decoder layers are planned
+    unplanned: long.yaml:6 fsdp_config: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: long.yaml:6 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     ");
     let text = text.replace("alltoall", "sometimes");
@@ -74,6 +82,41 @@ fn fsdp_of_another_version_is_said() {
     peakledger plan gpt2
       --gpus 4
       --fsdp full_shard
+    unplanned: acc.yaml:4 fsdp_config: the whole model as one unit, where nothing says which are wrapped: the decoder layers are planned
     unplanned: acc.yaml:4 fsdp_config: FSDP1's flat parameters: FSDP2 is planned, which shards parameter by parameter
     ");
+}
+
+/// What accelerate makes DeepSpeed's config of where a file leaves it out.
+#[test]
+fn deepspeed_without_a_file() {
+    let text = "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\ndeepspeed_config: {}\n";
+    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2"), @"
+    peakledger plan gpt2
+      --gpus 8
+      --precision bf16-mixed
+      --zero 2
+      --clip-grad-norm
+    ");
+}
+
+/// Gradients are reduced in the type of the precision, whoever says that.
+#[test]
+fn gradients_are_reduced_in_the_type_of_the_precision() {
+    let text = "distributed_type: FSDP\nnum_processes: 4\nfsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
+    let reduced = |words: &str| {
+        let said = becomes(&[("acc.yaml", text)], &format!("gpt2 {words}"));
+        let is_asked = |line: &&str| line.contains("--reduce-dtype");
+        said.lines().filter(is_asked).map(str::trim).collect::<Vec<_>>().join(" ")
+    };
+    for (words, wanted) in [
+        ("--precision bf16-mixed", "--reduce-dtype bf16"),
+        ("--precision fp16-mixed", "--reduce-dtype fp16"),
+        ("--precision fp32", ""),
+        ("--precision bf16-mixed --reduce-dtype fp32", "--reduce-dtype fp32"),
+        ("--precision bf16-mixed --fsdp shard_grad_op", "--reduce-dtype bf16"),
+        ("--precision bf16-mixed --zero 2", ""),
+    ] {
+        assert_eq!(reduced(words), wanted, "{words}");
+    }
 }

@@ -51,7 +51,10 @@ fn modules_that_are_saved_are_trained() {
     };
     let axolotl = "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 4\nlora_target_linear: true\n\
                    lora_modules_to_save: [embed_tokens, lm_head]\n";
-    insta::assert_snapshot!(lora(axolotl), @"--lora r=4,targets=all-linear,save=embed_tokens+lm_head");
+    insta::assert_snapshot!(lora(axolotl), @"
+    --lora r=4,targets=all-linear,save=embed_tokens+lm_head
+    unplanned: run.yaml:3 adapter: Axolotl's kernels of LoRA, which it runs unless lora_mlp_kernel, lora_qkv_kernel and lora_o_kernel are false: peft's modules are planned
+    ");
     let factory =
         "finetuning_type: lora\nlora_rank: 4\nbf16: true\nadditional_target: embed_tokens,lm_head\n";
     insta::assert_snapshot!(lora(factory), @"--lora r=4,targets=all-linear,save=embed_tokens+lm_head,save_dtype=fp32");

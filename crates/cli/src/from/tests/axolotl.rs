@@ -19,6 +19,7 @@ fn axolotl() {
       --attention sdpa
       --loss-in-model
       --fused-loss
+    unplanned: axolotl-qlora.yaml:15 adapter: Axolotl's kernels of LoRA, which it runs unless lora_mlp_kernel, lora_qkv_kernel and lora_o_kernel are false: peft's modules are planned
     unplanned: axolotl-qlora.yaml:24 optimizer: pages of the optimizer state that the driver moves to the host where the card is full; planned on the card
     unplanned: axolotl-qlora.yaml:36 liger_rms_norm: transformers' own module is planned
     ");
@@ -48,4 +49,60 @@ fn axolotl() {
     dpo.yaml:2:5 (/rl): `dpo` trains on more than one model or on what is generated, and configs are planned for supervised training alone
       help: `peakledger plan MODEL --post-training dpo` plans it, without the file; or remove it to plan a step of supervised training
     ");
+}
+
+/// bf16 is taken where it is left out, whatever is said of fp16 but true; `bfloat16` is autocast too.
+#[test]
+fn types_that_are_left_out() {
+    let precision = |more: &str| {
+        let said = becomes(&[("run.yaml", &format!("base_model: gpt2\nmicro_batch_size: 1\n{more}"))], "");
+        let is_asked = |line: &&str| line.contains("--precision") || line.contains("--weights-dtype");
+        said.lines().filter(is_asked).map(str::trim).collect::<Vec<_>>().join(" ")
+    };
+    let half = "--precision bf16-mixed --weights-dtype bf16";
+    for (more, wanted) in [
+        ("", half),
+        ("fp16: false\n", half),
+        ("float32: true\n", half),
+        ("bf16: false\nbfloat16: true\n", half),
+        ("bf16: auto\nfp16: true\n", "--precision fp16-mixed --weights-dtype fp16"),
+        ("bf16: false\n", "--precision fp32"),
+    ] {
+        assert_eq!(precision(more), wanted, "{more}");
+    }
+}
+
+/// Under its own FSDP2 weights stay in the type that they were loaded in; its kernels of LoRA run unless one is said not to.
+#[test]
+fn fsdp2_and_kernels_of_its_own() {
+    let text =
+        "base_model: gpt2\nmicro_batch_size: 1\nfsdp_version: 2\nfsdp_config:\n  offload_params: false\n";
+    insta::assert_snapshot!(becomes(&[("run.yaml", text)], "--gpus 4"), @"
+    peakledger plan gpt2
+      --seq-len 512
+      --micro-batch-size 1
+      --gradient-accumulation-steps 1
+      --precision bf16-mixed
+      --weights-dtype bf16
+      --optimizer adamw
+      --optimizer-impl fused
+      --clip-grad-norm
+      --loss-in-model
+      --fsdp full_shard
+      --reduce-dtype bf16
+      --gpus 4
+    ");
+    let adapters =
+        "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n";
+    let notes = |more: &str| {
+        let said = becomes(&[("run.yaml", &format!("{adapters}{more}"))], "");
+        said.lines()
+            .filter(|line| line.contains("unplanned"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    insta::assert_snapshot!(notes(""), @"unplanned: run.yaml:3 adapter: Axolotl's kernels of LoRA, which it runs unless lora_mlp_kernel, lora_qkv_kernel and lora_o_kernel are false: peft's modules are planned");
+    assert_eq!(notes("lora_mlp_kernel: false\n"), "");
+    assert_eq!(notes("load_in_8bit: true\n"), "");
 }

@@ -18,7 +18,9 @@ fn deepspeed_leaves_what_is_auto_to_the_training_arguments() {
       --recompute full
       --loss-in-model
       --precision bf16-mixed
+      --fused-loss
       --gpus 8
+    unplanned: training-arguments.json loss_type: TRL's head and loss in tiles of 4096 tokens by 32768 words: Liger's fused loss, which comes nearest, is planned; TRL before 1.7 has whole logits (`--fused-loss=off`)
     ");
     insta::assert_snapshot!(becomes(&[DEEPSPEED], "gpt2 --gpus 8"), @r"
     deepspeed-zero2.json:3:37 (/train_micro_batch_size_per_gpu): `auto` is left to another file or to the command line (train_micro_batch_size_per_gpu, gradient_accumulation_steps, bf16.enabled, gradient_clipping)
@@ -202,5 +204,46 @@ fn the_keys_of_zero() {
     unplanned: ds.json:3 zero_optimization.stage3_module_granularity_threshold: modules that are gathered as one: planned as each is used
     unplanned: ds.json:3 zero_optimization.mics_shard_size: shards within a part of the ranks (MiCS): planned over all
     unplanned: ds.json:1 communication_data_type: another type in which gradients are sent: planned in their own
+    ");
+}
+
+/// Under torch's autocast weights stay in fp32, which ZeRO's stages have no plan for.
+#[test]
+fn torchs_autocast() {
+    let text = r#"{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+        "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, "zero_optimization": {"stage": STAGE}}"#;
+    let of_stage = |stage: &str, words: &str| {
+        becomes(&[("ds.json", &text.replace("STAGE", stage))], &format!("gpt2 --gpus 2 {words}"))
+    };
+    insta::assert_snapshot!(of_stage("0", ""), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --gradient-accumulation-steps 1
+      --precision bf16-mixed
+      --clip-grad-norm
+      --zero 0
+      --gpus 2
+    ");
+    insta::assert_snapshot!(of_stage("2", ""), @"
+    ds.json:2:39 (/torch_autocast/enabled): torch_autocast keeps fp32 weights under ZeRO, stepped without copies, which is not planned: the nearest are `bf16`, half weights with fp32 copies as of `bf16.enabled`, and `fp32`
+      help: say it: add `--precision` to the command line
+    ");
+    insta::assert_snapshot!(of_stage("2", "--precision fp32"), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --gradient-accumulation-steps 1
+      --clip-grad-norm
+      --zero 2
+      --precision fp32
+      --gpus 2
+    ");
+    let unsaid = r#"{"train_micro_batch_size_per_gpu": 1, "torch_autocast": {"enabled": true}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", unsaid)], "gpt2 --gpus 2 --gradient-accumulation-steps 1"), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision fp16-mixed
+      --clip-grad-norm
+      --gradient-accumulation-steps 1
+      --gpus 2
     ");
 }

@@ -38,3 +38,25 @@ fn llama_factory() {
       help: `bf16`: say it: add `--precision` to the command line; `stage`: `peakledger plan MODEL --post-training dpo` plans it, without the file; or write sft to plan a step of supervised training
     ");
 }
+
+/// Layers are checkpointed unless LLaMA-Factory and the trainer are both told otherwise.
+#[test]
+fn checkpoints() {
+    let recompute = |more: &str| {
+        let text = format!("model_name_or_path: gpt2\nfinetuning_type: full\nbf16: true\n{more}");
+        let said = becomes(&[("run.yaml", &text)], "");
+        said.lines()
+            .find(|line| line.trim_start().starts_with("--recompute"))
+            .map(|line| line.trim().to_owned())
+            .unwrap_or(said)
+    };
+    for (more, wanted) in [
+        ("", "full"),
+        ("gradient_checkpointing: false\n", "full"),
+        ("disable_gradient_checkpointing: true\n", "none"),
+        ("disable_gradient_checkpointing: true\ngradient_checkpointing: false\n", "none"),
+        ("disable_gradient_checkpointing: true\ngradient_checkpointing: true\n", "full"),
+    ] {
+        assert_eq!(recompute(more), format!("--recompute {wanted}"), "{more}");
+    }
+}

@@ -8,6 +8,7 @@ mod llama_factory;
 mod megatron;
 mod torchtitan;
 mod training_arguments;
+mod trl;
 
 use super::*;
 use crate::step_args::StepArgs;

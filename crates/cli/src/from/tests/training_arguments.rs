@@ -16,6 +16,8 @@ fn training_arguments_become_what_trainer_does() {
       --loss-in-model
       --precision bf16-mixed
       --weights-dtype fp32
+      --fused-loss
+    unplanned: training-arguments.json loss_type: TRL's head and loss in tiles of 4096 tokens by 32768 words: Liger's fused loss, which comes nearest, is planned; TRL before 1.7 has whole logits (`--fused-loss=off`)
     ");
     let text = r#"{"output_dir": "x", "optim": "galore_adamw", "neftune_noise_alpha": 5, "made_up": 1, "nothing": null}"#;
     insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2 --optimizer sgd"), @r"
@@ -47,7 +49,9 @@ fn training_arguments_become_what_trainer_does() {
       --fsdp shard_grad_op
       --recompute full
       --precision bf16-mixed
+      --reduce-dtype bf16
       --gpus 4
+    unplanned: args.json:2 fsdp_config: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: args.json:2 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     ");
 }
@@ -122,5 +126,6 @@ fn fsdp_of_another_version_is_said() {
       --precision fp32
       --gpus 4
     unplanned: args.json:1 fsdp: FSDP1, which transformers 4 runs by these words: planned as FSDP2, which transformers 5 does
+    unplanned: args.json:1 fsdp: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     ");
 }

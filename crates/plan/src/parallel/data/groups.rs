@@ -1,9 +1,11 @@
 //! Which parameters FSDP2 gathers and reduces together, and over which ranks.
 //!
-//! accelerate and torchtitan shard every decoder layer and then the model around them. Where experts are spread it is
-//! transformers that shards (`apply_fully_sharded_data_parallelism`, `transformers/distributed/fsdp.py`): the experts of a layer
-//! over the ranks that have the same ones, the rest of the layer over all data parallel ranks, the embedding by itself, and the
-//! last norm with the head, which stay whole from forward to backward.
+//! Every decoder layer is a group and all around them another, as accelerate has it up to 1.13. Since 1.14 it shards the embedding by
+//! itself and the last norm with the head too, as torchtitan does (`apply_fsdp`), unless the head is the embedding: here these
+//! are one group, whole from forward to backward. Where experts are spread it is transformers that shards
+//! (`apply_fully_sharded_data_parallelism`, `transformers/distributed/fsdp.py`): the experts of a layer over the ranks that have
+//! the same ones, the rest of the layer over all data parallel ranks, the embedding by itself, and the last norm with the head,
+//! which stay whole from forward to backward.
 
 use super::gathered::Sharded;
 use crate::nn::{Parameter, Spread};

@@ -109,7 +109,7 @@ pub struct ZeroSizes {
     pub overlap_comm: Option<bool>,
     /// Numbers that are fetched ahead of use (stage 3).
     pub prefetch_bucket_size: u64,
-    /// Parameters of fewer numbers are never shared out (stage 3).
+    /// Parameters of at most so many numbers are never shared out (stage 3).
     pub param_persistence_threshold: u64,
     /// Numbers that are gathered at once at most (stage 3).
     pub max_live_parameters: u64,

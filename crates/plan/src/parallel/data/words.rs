@@ -103,8 +103,8 @@ impl Options {
             format!("DeepSpeed 0.19, one parameter group, a bucket of {bucket} numbers for gradients");
         match self.parallel.sharding {
             Sharding::Zero3 => format!(
-                "ZeRO 3 ({common}; {} numbers at once at most, fetched {} at a time, below {} kept whole, stepped in sub-groups of \
-                 {}; the trace of modules is whole from the first step on)",
+                "ZeRO 3 ({common}; {} numbers at once at most, fetched {} at a time, those of at most {} kept whole, stepped in \
+                 sub-groups of {}; the trace of modules is whole from the first step on)",
                 sizes.max_live_parameters,
                 sizes.prefetch_bucket_size,
                 sizes.param_persistence_threshold,
