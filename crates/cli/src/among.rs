@@ -83,6 +83,14 @@ fn sharding(value: &str, step: &StepArgs) -> Result<Value, Problem> {
         true if way.options.is_empty() => "--fsdp none --zero 0".to_owned(),
         true => format!("--zero 0 {}", way.options),
     };
+    // it is FSDP's alone
+    let options = match step.reduce_dtype() {
+        None => options,
+        Some(dtype) if way.options.starts_with("--fsdp") => {
+            format!("{options} --reduce-dtype {}", dtype.as_str())
+        }
+        Some(_) => format!("{options} --reduce-dtype none"),
+    };
     Ok((way.name.to_owned(), options))
 }
 
@@ -143,6 +151,11 @@ mod tests {
         assert_eq!(of("none"), "--fsdp none --zero 0");
         assert_eq!(of("zero 1"), "--fsdp none --zero 1");
         assert_eq!(of("fsdp"), "--zero 0 --fsdp full_shard");
+        let mut step = StepArgs::default();
+        step.change(["--fsdp=full_shard".to_owned(), "--reduce-dtype=bf16".to_owned()]).unwrap();
+        let of = |value| sharding(value, &step).map_err(|problem| problem.to_string()).unwrap().1;
+        assert_eq!(of("zero 1"), "--fsdp none --zero 1 --reduce-dtype none");
+        assert_eq!(of("hsdp"), "--zero 0 --fsdp hybrid_shard --reduce-dtype bf16");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::parsers;
 use crate::values::values;
 use clap::Args;
 use peakledger_input::Problem;
+use peakledger_plan::Dtype;
 use peakledger_plan::parallel::{CpComm, Parallel, RotateMethod, Schedule, Sharding, Stack};
 
 /// How the step is spread. Nothing here has a default of clap's, so that a candidate changes only what it names.
@@ -167,6 +168,11 @@ impl ParallelArgs {
             "ep" => self.ep.is_some(),
             _ => false,
         }
+    }
+
+    /// The type that FSDP is told to reduce gradients in.
+    pub(crate) fn reduce_dtype(&self) -> Option<Dtype> {
+        self.data.data().reduce_dtype
     }
 
     /// Whose modules run the step.

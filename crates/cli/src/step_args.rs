@@ -374,6 +374,11 @@ impl StepArgs {
             of_many_gpus => self.parallel.says(of_many_gpus),
         })
     }
+
+    /// The type that FSDP is told to reduce gradients in.
+    pub(crate) fn reduce_dtype(&self) -> Option<Dtype> {
+        self.parallel.reduce_dtype()
+    }
 }
 
 /// What is wrong with the step of a candidate, said of the candidate.

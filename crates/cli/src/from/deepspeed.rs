@@ -294,12 +294,13 @@ fn torch_autocast(reading: &mut Reading<'_>) -> Result<bool, Problem> {
     let key = "torch_autocast/enabled";
     // torch takes fp16 on CUDA where no type is said
     let dtype = reading.text("torch_autocast/dtype")?.unwrap_or("float16").trim_start_matches("torch.");
-    if !reading.is(key)? {
+    // weights that bf16 or fp16 makes half are computed with as they are
+    if !reading.is(key)? || reading.said("--precision").is_some() {
         return Ok(false);
     }
     if reading.number("zero_optimization/stage")?.unwrap_or(0) > 0 {
-        let cause = "torch_autocast keeps fp32 weights under ZeRO, stepped without copies, which is not planned: the nearest are \
-                     `bf16`, half weights with fp32 copies as of `bf16.enabled`, and `fp32`";
+        let cause = "torch_autocast leaves weights as they are loaded, in fp32, and under ZeRO they are planned in half alone: the \
+                     nearest are `bf16`, half weights with fp32 copies as of `bf16.enabled`, and `fp32`";
         reading.ask("--precision", key, cause);
         return Ok(true);
     }

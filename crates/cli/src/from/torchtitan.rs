@@ -278,7 +278,8 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         (false, _) => reading.set("--fsdp", strategy, shard_key),
     }
-    if reading.said("--fsdp").is_some() {
+    // where experts are spread the groups are such
+    if reading.said("--fsdp").is_some() && degree(reading, "expert_parallel_degree") == 1 {
         reading.default_not_planned("--zero", shard_key, UNITS);
     }
     for (key, option) in [

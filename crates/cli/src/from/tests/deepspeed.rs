@@ -207,7 +207,7 @@ fn the_keys_of_zero() {
     ");
 }
 
-/// Under torch's autocast weights stay in fp32, which ZeRO's stages have no plan for.
+/// Under torch's autocast weights stay as they are loaded, which ZeRO's stages have no plan for.
 #[test]
 fn torchs_autocast() {
     let text = r#"{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
@@ -225,7 +225,7 @@ fn torchs_autocast() {
       --gpus 2
     ");
     insta::assert_snapshot!(of_stage("2", ""), @"
-    ds.json:2:39 (/torch_autocast/enabled): torch_autocast keeps fp32 weights under ZeRO, stepped without copies, which is not planned: the nearest are `bf16`, half weights with fp32 copies as of `bf16.enabled`, and `fp32`
+    ds.json:2:39 (/torch_autocast/enabled): torch_autocast leaves weights as they are loaded, in fp32, and under ZeRO they are planned in half alone: the nearest are `bf16`, half weights with fp32 copies as of `bf16.enabled`, and `fp32`
       help: say it: add `--precision` to the command line
     ");
     insta::assert_snapshot!(of_stage("2", "--precision fp32"), @"
@@ -237,6 +237,10 @@ fn torchs_autocast() {
       --precision fp32
       --gpus 2
     ");
+    let half = text
+        .replace("STAGE", "2")
+        .replace("\"torch_autocast\"", "\"bf16\": {\"enabled\": true}, \"torch_autocast\"");
+    assert!(becomes(&[("ds.json", &half)], "gpt2 --gpus 2").contains("--precision bf16-mixed"));
     let unsaid = r#"{"train_micro_batch_size_per_gpu": 1, "torch_autocast": {"enabled": true}}"#;
     insta::assert_snapshot!(becomes(&[("ds.json", unsaid)], "gpt2 --gpus 2 --gradient-accumulation-steps 1"), @"
     peakledger plan gpt2
