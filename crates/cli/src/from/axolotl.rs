@@ -382,7 +382,8 @@ fn loss(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "Liger's cross entropy of whole logits: torch's is planned",
     );
     reading.not_planned_if_set("chunked_cross_entropy", "the loss in chunks of the sequence");
-    reading.pass(&["cut_cross_entropy", "liger_use_token_scaling"]);
+    reading.not_planned_if_set("use_eaft", "another loss over the logits: the plain one is planned");
+    reading.pass(&["cut_cross_entropy", "liger_use_token_scaling", "eaft_*"]);
     Ok(())
 }
 

@@ -120,6 +120,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("upcast_layernorm", "norms in fp32");
     reading.not_planned_if_set("upcast_lmhead_output", "the logits once more in fp32");
     reading.not_planned_if_set("resize_vocab", "rows that are added to the embedding");
+    for key in ["use_dft_loss", "use_eaft_loss"] {
+        reading.not_planned_if_set(key, "another loss over the logits: the plain one is planned");
+    }
+    reading.not_planned_if_set("use_asft_loss", "a reference model that is asked beside: planned without");
     reading.not_planned_if_set("shift_attn", "shifted sparse attention");
     // `SFTDataCollatorWith4DAttentionMask` in `data/collator.py`
     reading.not_planned_if_set(

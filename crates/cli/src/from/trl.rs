@@ -177,6 +177,11 @@ pub(super) fn supervised(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     reading.imply("--recompute", "full", "gradient_checkpointing left out: TRL then checkpoints every layer");
     reading.pass(&["loss_type", "eval_packing", "pad_to_multiple_of"]);
+    reading.not_planned_if_set_without(
+        "--recompute",
+        "gradient_checkpointing_kwargs/selective",
+        "attention that is kept: planned as computed again, and `--recompute selective` keeps the products too",
+    );
     // the smoothed loss takes whole logits (`compute_loss`, `trainer/sft_trainer.py`)
     if reading.amount("label_smoothing_factor")?.is_none_or(|factor| factor == 0.0) {
         reading.imply("--fused-loss", true, "TRL's loss makes no whole logits since 1.7");

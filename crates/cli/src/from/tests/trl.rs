@@ -59,6 +59,9 @@ fn what_sft_implies() {
     args.json:1:50 (/max_length): no sequence is cut, and how long they are is not said
       help: say it: add `--seq-len` to the command line
     ");
+    let text = r#"{"per_device_train_batch_size": 1, "max_length": 64, "gradient_checkpointing_kwargs": {"selective": true}}"#;
+    let said = becomes(&[("args.json", text)], "gpt2");
+    assert!(said.contains("--recompute full") && said.contains("attention that is kept"), "{said}");
     // of transformers' own trainer nothing changes
     let text = r#"{"output_dir": "out", "per_device_train_batch_size": 1, "block_size": 512}"#;
     insta::assert_snapshot!(becomes(&[("args.json", text)], "gpt2"), @"
