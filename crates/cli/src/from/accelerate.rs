@@ -36,7 +36,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     match reading.text("mixed_precision")?.map(str::to_ascii_lowercase).as_deref() {
         Some("bf16") => reading.set("--precision", "bf16-mixed", "mixed_precision"),
         Some("fp16") => reading.set("--precision", "fp16-mixed", "mixed_precision"),
-        Some("fp8") => reading.ask("--precision", "mixed_precision", "fp8 is not planned"),
+        Some("fp8") => reading.unplanned("--precision", "mixed_precision", "fp8 is not planned"),
         _ => reading.pass(&["mixed_precision"]),
     }
     let kind = reading.text("distributed_type")?.unwrap_or("NO").to_ascii_uppercase();

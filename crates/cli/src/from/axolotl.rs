@@ -210,7 +210,7 @@ fn other_steps(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
     }
     if reading.is("fp8")? {
-        reading.ask("--precision", "fp8", "fp8 is not planned");
+        reading.unplanned("--precision", "fp8", "fp8 is not planned");
     }
     reading.not_planned_if_set("qat", "quantization-aware training");
     Ok(())
@@ -271,7 +271,7 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
             None => reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out"),
         },
         Some(other) => {
-            reading.ask("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other)));
+            reading.unplanned("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other)));
         }
     }
     if four {

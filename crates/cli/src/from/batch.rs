@@ -51,7 +51,7 @@ impl Combined {
             (None, None, Some(_)) => ("--micro-batch-size", product([None, None, dp])),
             (_, _, None) => {
                 let cause = format!("{a_step} a step, of how many GPUs is not said");
-                self.asks.push(Ask { option: "--gpus", origin, cause });
+                self.asks.push(Ask { option: "--gpus", origin, cause, of_you: false });
                 return Ok(());
             }
         };

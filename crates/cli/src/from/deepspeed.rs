@@ -320,7 +320,7 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         "sgd" => "sgd",
         "adafactor" => "adafactor",
         _ => {
-            reading.ask("--optimizer", key, &format!("the optimizer {} is not planned", quoted(name)));
+            reading.unplanned("--optimizer", key, &format!("the optimizer {} is not planned", quoted(name)));
             return Ok(());
         }
     };

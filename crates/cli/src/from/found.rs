@@ -52,6 +52,8 @@ pub(super) struct Ask {
     pub(super) option: &'static str,
     pub(super) origin: Origin,
     pub(super) cause: String,
+    /// Whether the command line alone answers it, and no file.
+    pub(super) of_you: bool,
 }
 
 /// A model that a file names or spells out.

@@ -150,7 +150,7 @@ fn strategy(reading: &mut Reading<'_>, key: &str, is_first: bool) -> Result<(), 
         _ => {
             let which = if is_first { "FSDP1" } else { "FSDP2" };
             let cause = format!("the {which} strategy {} is not planned", quoted(&name));
-            reading.ask("--fsdp", key, &cause);
+            reading.unplanned("--fsdp", key, &cause);
             return Ok(());
         }
     };
@@ -185,7 +185,9 @@ pub(super) fn of_trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
             "shard_grad_op" | "hybrid_shard" => reading.set("--fsdp", item, "fsdp"),
             "offload" => reading.set("--offload", "parameters", "fsdp"),
             "no_shard" => reading.take_back("--fsdp"),
-            other => reading.ask("--fsdp", "fsdp", &format!("the strategy {} is not planned", quoted(other))),
+            other => {
+                reading.unplanned("--fsdp", "fsdp", &format!("the strategy {} is not planned", quoted(other)))
+            }
         }
     }
     reading.pass(&["fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"]);

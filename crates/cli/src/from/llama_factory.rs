@@ -132,7 +132,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     );
     reading.not_planned_if_set("mixture_of_depths", "layers that pass some tokens by");
     if reading.is("fp8")? {
-        reading.ask("--precision", "fp8", "fp8 is not planned");
+        reading.unplanned("--precision", "fp8", "fp8 is not planned");
     }
     reading.pass(&["fp8_*"]);
     reading.pass(PASSES);
@@ -259,7 +259,7 @@ fn other_optimizers(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     for key in ["use_galore", "use_apollo", "use_badam", "use_adam_mini"] {
         if reading.is(key)? {
-            reading.ask("--optimizer", key, "its optimizer is not planned");
+            reading.unplanned("--optimizer", key, "its optimizer is not planned");
         }
     }
     reading.pass(&["galore_*", "apollo_*", "badam_*"]);

@@ -320,6 +320,7 @@ impl FromArgs {
                     option: "--zero",
                     origin,
                     cause: format!("there is no file {}", quoted(&path)),
+                    of_you: false,
                 }),
             }
         }

@@ -19,8 +19,7 @@ impl Combined {
         if refused.is_empty() {
             return Ok(());
         }
-        let asked =
-            self.asks.iter().filter(|ask| ask.option != "MODEL" && self.value(ask.option, said).is_none());
+        let asked = self.asks.iter().filter(|ask| ask.option != "MODEL" && self.is_open(ask, said));
         let asked = asked.map(|ask| ask.origin.problem(&*ask.cause).mend(mend(&[ask.option])));
         let mut all: Vec<Problem> = refused.into_iter().chain(asked).collect();
         // file by file, from above
@@ -54,10 +53,10 @@ impl Combined {
     pub(super) fn answer_asks(&self, said: &Said, has_model: bool) -> Result<(), Problem> {
         let is_open = |ask: &&Ask| match ask.option {
             "MODEL" => !has_model,
-            option => self.value(option, said).is_none(),
+            _ => self.is_open(ask, said),
         };
         let mut open: Vec<Open> = Vec::new();
-        for Ask { option, origin, cause } in self.asks.iter().filter(is_open) {
+        for Ask { option, origin, cause, .. } in self.asks.iter().filter(is_open) {
             if open.iter().all(|known| known.option != *option) {
                 open.push(Open { origin: origin.clone(), cause: cause.clone(), option });
             }
@@ -73,6 +72,14 @@ impl Combined {
         let Some(first) = open.first() else { return Ok(()) };
         let options: Vec<&str> = open.iter().map(|open| open.option).collect();
         Err(first.origin.problem(causes(&open)).mend(mend(&options)))
+    }
+
+    /// Whether nobody answers it who may.
+    fn is_open(&self, ask: &Ask, said: &Said) -> bool {
+        match ask.of_you {
+            true => said.iter().all(|(option, _)| option != ask.option),
+            false => self.value(ask.option, said).is_none(),
+        }
     }
 
     /// What is shared out over nobody knows how many GPUs.

@@ -266,7 +266,14 @@ impl<'a> Reading<'a> {
     /// Asks for an option, unless somebody else says it.
     pub(super) fn ask(&mut self, option: &'static str, key: &str, cause: &str) {
         let origin = self.origin(key);
-        self.found.asks.push(Ask { option, origin, cause: cause.to_owned() });
+        self.found.asks.push(Ask { option, origin, cause: cause.to_owned(), of_you: false });
+    }
+
+    /// The same where the file asks for what is not planned: no other key answers that, and the command line alone says what comes
+    /// in its place.
+    pub(super) fn unplanned(&mut self, option: &'static str, key: &str, cause: &str) {
+        let origin = self.origin(key);
+        self.found.asks.push(Ask { option, origin, cause: cause.to_owned(), of_you: true });
     }
 
     /// Notes what the file asks for and the plan leaves out.
@@ -343,7 +350,11 @@ impl<'a> Reading<'a> {
         self.attempt(|reading| {
             let Some(name) = reading.text(key)? else { return Ok(()) };
             let Some(optimizer) = optimizer::of(name) else {
-                reading.ask("--optimizer", key, &format!("the optimizer {} is not planned", quoted(name)));
+                reading.unplanned(
+                    "--optimizer",
+                    key,
+                    &format!("the optimizer {} is not planned", quoted(name)),
+                );
                 return Ok(());
             };
             reading.set("--optimizer", optimizer.kind, key);

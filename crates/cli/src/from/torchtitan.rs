@@ -129,7 +129,7 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
         _ => {
             let cause =
                 format!("weights in {} computed in {} are not planned", quoted(weights), quoted(compute));
-            reading.ask("--precision", key, &cause);
+            reading.unplanned("--precision", key, &cause);
             return Ok(());
         }
     };
@@ -157,7 +157,7 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         Some("Adam" | "AdamW") => reading.set("--optimizer", "adamw", "optimizer/name"),
         Some(other) => {
             let cause = format!("the optimizer {} is not planned", quoted(other));
-            reading.ask("--optimizer", "optimizer/name", &cause);
+            reading.unplanned("--optimizer", "optimizer/name", &cause);
         }
     }
     match reading.text("optimizer/implementation")? {
@@ -200,7 +200,7 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
                 reading.imply_by_model("--recompute", layers, why);
             }
             (None, ..) => {
-                reading.ask(
+                reading.unplanned(
                     "--recompute",
                     option,
                     "of checkpoints of every Nth layer those of 2, 3, 4 and 8 are planned, and `layers:SET` names others",
@@ -208,7 +208,7 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
             }
         },
         ("memory_budget", _) => {
-            reading.ask("--recompute", key, "what a compiler keeps within a budget is not planned");
+            reading.unplanned("--recompute", key, "what a compiler keeps within a budget is not planned");
         }
         (other, _) => {
             let problem = reading.problem(key, format!("no mode of torchtitan: {}", quoted(other)));
@@ -323,7 +323,11 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
                 reading.ask("--virtual-stages", key, "how many stages a rank has follows from the layers");
             }
             other => {
-                reading.ask("--schedule", key, &format!("the schedule {} is not planned", quoted(other)));
+                reading.unplanned(
+                    "--schedule",
+                    key,
+                    &format!("the schedule {} is not planned", quoted(other)),
+                );
             }
         }
     }

@@ -238,7 +238,7 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
     for key in ["fp8-format", "fp8-recipe", "fp4-format"] {
         if reading.has(key) {
             reading.value(key);
-            reading.ask("--precision", key, "fp8 is not planned");
+            reading.unplanned("--precision", key, "fp8 is not planned");
         }
     }
     reading.pass(&["fp8-*"]);
@@ -259,7 +259,7 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         Some("muon" | "dist_muon") => reading.set("--optimizer", "muon", "optimizer"),
         Some(other) => {
-            reading.ask(
+            reading.unplanned(
                 "--optimizer",
                 "optimizer",
                 &format!("the optimizer {} is not planned", quoted(other)),
@@ -322,7 +322,7 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         (Some("full"), Some("block"), None) => {
             let cause = "how many layers of a stage are checkpoints, `--recompute-num-layers`, is left out";
-            reading.ask("--recompute", "recompute-method", cause);
+            reading.unplanned("--recompute", "recompute-method", cause);
         }
         (Some("full"), _, None | Some(1)) => reading.set("--recompute", "full", key),
         (Some("full"), _, Some(layers)) => {
@@ -339,7 +339,7 @@ fn recompute(reading: &mut Reading<'_>) -> Result<(), Problem> {
         && modules.iter().any(|module| module != "core_attn")
     {
         let cause = "which modules are computed again is not planned: core_attn alone is";
-        reading.ask("--recompute", "recompute-modules", cause);
+        reading.unplanned("--recompute", "recompute-modules", cause);
     }
     reading.not_planned_if_set(
         "distribute-saved-activations",

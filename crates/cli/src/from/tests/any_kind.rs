@@ -188,3 +188,35 @@ fn no_text_makes_it_panic() {
         }
     }
 }
+
+/// What a file asks for and no plan has is no default of another key, or of another file: the command line alone answers.
+#[test]
+fn what_is_not_planned_is_no_other_keys_to_say() {
+    let run =
+        "model_name_or_path: gpt2\nstage: pt\nfinetuning_type: full\npure_bf16: true\ncutoff_len: 512\n";
+    let fp8 = ("acc.yaml", "distributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: fp8\n");
+    let trained = (
+        "run.json",
+        r#"{"output_dir": "out", "learning_rate": 1e-5, "bf16": true, "per_device_train_batch_size": 1}"#,
+    );
+    for (files, said) in [
+        (vec![("run.yaml", format!("{run}use_galore: true\n"))], "`--optimizer`"),
+        (vec![("run.yaml", format!("{run}fp8: true\n"))], "`--precision`"),
+        (
+            vec![("run.args", "--num-layers 2 --micro-batch-size 1 --bf16 --fp8-format hybrid".to_owned())],
+            "`--precision`",
+        ),
+        (vec![(fp8.0, fp8.1.to_owned()), (trained.0, trained.1.to_owned())], "`--precision`"),
+    ] {
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let refused = becomes(&files, "gpt2 --seq-len 512");
+        assert!(
+            refused.contains("not planned") && refused.contains(&format!("add {said}")),
+            "{files:?}: {refused}"
+        );
+        let option = said.trim_matches('`');
+        let value = if option == "--precision" { "bf16" } else { "adamw" };
+        let planned = becomes(&files, &format!("gpt2 --seq-len 512 {option} {value}"));
+        assert!(!planned.contains(&format!("add {said}")), "{files:?}: {planned}");
+    }
+}

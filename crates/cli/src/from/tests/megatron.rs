@@ -50,8 +50,8 @@ fn megatron() {
     let text =
         "--num-layers 2 --micro-batch-size 1 --bf16 --fp8-format hybrid --tensor-model-parallel-size two";
     insta::assert_snapshot!(becomes(&[("args.txt", text)], "gpt2"), @r"
-    args.txt:1:1 (/tensor-model-parallel-size): `two` is not a whole number
-      help: write a whole number
+    args.txt:1:1 (/tensor-model-parallel-size): `two` is not a whole number; 1:1 (/fp8-format): fp8 is not planned
+      help: `tensor-model-parallel-size`: write a whole number; `fp8-format`: say it: add `--precision` to the command line
     ");
 }
 
