@@ -38,6 +38,7 @@ mod fit;
 mod layers;
 mod ledger;
 mod model;
+mod multiples;
 mod nn;
 mod notes;
 mod optim;

@@ -5,6 +5,7 @@
 //! ranks on some node is taken for all: the step waits for it.
 
 use super::{Mesh, Parallel};
+use crate::multiples::gcd;
 use crate::torch::network::Peers;
 
 impl Mesh {
@@ -73,8 +74,9 @@ impl Mesh {
             1
         } else {
             // the blocks after these begin where a block before them does
-            let apart = node / gcd(block, node);
-            let blocks = (0..self.world).step_by(block as usize).take(apart as usize);
+            let apart = u64::from(node) / gcd(block.into(), node.into());
+            let apart = usize::try_from(apart).unwrap_or(usize::MAX);
+            let blocks = (0..self.world).step_by(block as usize).take(apart);
             let groups = blocks.flat_map(|block| (0..stride).map(move |at| block.saturating_add(at)));
             groups.map(|first| fewest_on_a_node(node, first, (stride, ranks))).min().unwrap_or(ranks)
         };
@@ -91,10 +93,6 @@ fn fewest_on_a_node(node: u32, first: u32, (stride, ranks): (u32, u32)) -> u32 {
     // nodes that lie whole within the group repeat as often as ranks are apart
     let whole = (from.saturating_add(1)..to).take(stride as usize);
     whole.chain([from, to]).map(on).min().unwrap_or(ranks)
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

@@ -255,10 +255,11 @@ fn run_so(
     let layers_left_out = torch.left_out().len();
     drop(loop_);
     let folded = match repeat.zip(torch.trail.take()) {
-        Some((repeat, trail)) if options.is_deepspeed() && options.parallel.sharding == Sharding::Zero2 => {
-            Folded::without_layers(tape, repeat, trail).and_then(Folded::with_postponed)
+        Some((repeat, trail)) => {
+            let was_postponed = trail.was_postponed();
+            let folded = Folded::without_layers(tape, repeat, trail);
+            if was_postponed { folded.and_then(Folded::with_postponed) } else { folded }
         }
-        Some((repeat, trail)) => Folded::without_layers(tape, repeat, trail),
         None => Some(Folded::of(tape)),
     };
     let outcome = |folded| Outcome {
