@@ -21,7 +21,7 @@ impl Mesh {
 
     /// The ranks that run a stage on other tokens: those of data and context parallel.
     pub(crate) fn replica_peers(&self) -> Peers {
-        self.peers(self.tp, self.cp * self.dp)
+        self.peers(self.tp, self.replicas())
     }
 
     /// The expert parallel group.
@@ -42,10 +42,10 @@ impl Mesh {
     /// The ranks that a layer is sharded over, and those that have the same shards (`dp_replicate × dp_shard × cp × tp`).
     pub(crate) fn shard_peers(&self, parallel: &Parallel) -> [Peers; 2] {
         let shards = self.shards(parallel);
-        [self.peers(self.tp, shards), self.peers(self.tp * shards, self.cp * self.dp / shards.max(1))]
+        [self.peers(self.tp, shards), self.peers(self.tp * shards, self.replicas() / shards.max(1))]
     }
 
-    /// The same of experts that are spread.
+    /// The ranks that the experts of a layer are sharded over, where they are spread, and those that have the same shards.
     pub(crate) fn expert_shard_peers(&self, parallel: &Parallel) -> [Peers; 2] {
         let [_, replicas] = self.shard_peers(parallel);
         [self.peers(self.etp * self.ep, self.shards_of_experts(parallel)), replicas]

@@ -7,7 +7,10 @@ use crate::torch::tape::Tape;
 use peakledger_core::sweep::Totals;
 use peakledger_core::{Moment, Slot, Timeline};
 
-/// Whether nothing that has no place on the tape ever made for as much as the most that was seen in its phase.
+/// Whether the peaks that were seen are those of the whole step. What was postponed in a layer that was not run is on no tape, so
+/// no sum has it. At its place in that layer there would be what else stands there, which lies on the line between the sums at
+/// that place in the layers that were run before and after, and on top of it the most that the postponed had. Where that stays
+/// below the peak of its phase it changes nothing; where it does not, there is no answer, and the step is written down whole.
 pub(super) fn is_below(
     postponed: &Postponed,
     (tape, step): (&Tape, Step),

@@ -122,7 +122,7 @@ impl Models {
     }
 }
 
-/// The same model as one that gives values: a head for the vocabulary would be a parameter more, so it is left tied.
+/// A model as one that gives values: a head for the vocabulary would be a parameter more, so it is left tied.
 pub(super) fn with_values(architecture: &Architecture) -> Architecture {
     let shape = Shape { tie_word_embeddings: true, ..architecture.shape.clone() };
     Architecture { shape, ..architecture.clone() }

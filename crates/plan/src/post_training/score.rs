@@ -132,7 +132,7 @@ pub(super) fn scoring(training: &Options, objective: Objective) -> Options {
     }
 }
 
-/// The same for a model that is not trained: as the framework loads it, so its parameters ask for gradients, and autocast
+/// The options of a training step for a pass of a model that is not trained: as the framework loads it, so its parameters ask for gradients, and autocast
 /// keeps copies of them while it runs. The actor without its adapters stays as frozen as it is.
 pub(super) fn untrained(training: &Options, objective: Objective, dtype: Option<Dtype>) -> Options {
     let scoring = scoring(training, objective);

@@ -120,7 +120,7 @@ pub(super) fn of_a_rank(group: u64, options: &Options) -> u64 {
     group.checked_div(gcd(group, world)).unwrap_or(0)
 }
 
-/// The same step on that rank.
+/// The options of a step, on that rank.
 pub(super) fn on_rank(options: &Options, rank: u32) -> Options {
     Options { parallel: Parallel { rank, ..options.parallel.clone() }, ..options.clone() }
 }

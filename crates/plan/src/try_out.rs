@@ -40,8 +40,8 @@ pub fn try_out(
     }
 }
 
-/// The same with as much of the step planned as the caching allocator is to be asked: all micro-batches of a pipeline. Where
-/// there is no verdict on a rank, no other is planned, and nothing comes of it.
+/// Tries a configuration out as [`try_out`] does, with as much of the step planned as the caching allocator is to be asked: all
+/// micro-batches of a pipeline. Where there is no verdict on a rank, no other is planned, and nothing comes of it.
 ///
 /// # Errors
 /// Names the option that cannot be, or the sum that does not fit into 64 bits.
