@@ -19,6 +19,7 @@ pub(super) fn check(
             return refused(option, format!("a {what} of 0 tokens"), "use 1 or more");
         }
     }
+    options.check_not_empty()?;
     check_tokens(request, options, architecture)?;
     check_step(options)?;
     check_sharing(request, options)?;

@@ -281,6 +281,7 @@ fn what_cannot_be_is_a_sentence() {
         said(Options { fused_loss: true, ..bf16(1) }, grpo()),
         said(Options { parallel: world, ..bf16(1) }, grpo()),
         said(bf16(0), grpo()),
+        said(Options { gradient_accumulation_steps: 0, ..bf16(1) }, grpo()),
         said(bf16(1 << 40), grpo()),
         said(bf16((1 << 26) + 1), grpo()),
         said(Options { gradient_accumulation_steps: 1 << 30, ..bf16(2) }, grpo()),
@@ -302,6 +303,7 @@ fn what_cannot_be_is_a_sentence() {
     `--fused-loss`: the trainer computes its own loss, without whole logits | leave it out
     `--tp`: post-training is planned over data parallel ranks alone | leave it out, and shard by --fsdp full_shard or --zero 3
     `--micro-batch-size`: a micro-batch of 0 sequences | use 1 or more
+    `--gradient-accumulation-steps`: a step of 0 micro-batches | use 1 or more
     `--micro-batch-size`: 1099511627776 sequences × 13 tokens are more than 2^32 | use fewer or shorter ones
     `--micro-batch-size`: a rollout of whole steps of 67108865 sequences and whole groups of 8 has more than 2^32 tokens | train on a multiple of 8
     `--gradient-accumulation-steps`: 2147483648 sequences × 13 tokens are more than 2^32, which a step trains on | use fewer or shorter ones
