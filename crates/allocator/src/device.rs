@@ -66,13 +66,13 @@ impl Card {
         Card { total: Some(total), outside, ..Card::unlimited() }
     }
 
-    /// The same card under another driver.
+    /// This card under another driver.
     #[must_use]
     pub const fn placing(self, placing: Placing) -> Card {
         Card { placing, ..self }
     }
 
-    /// The same card with `used` bytes of segments on it already, all below half of what 64 bits can address.
+    /// This card with `used` bytes of segments on it already, all below half of what 64 bits can address.
     #[must_use]
     pub const fn holding(self, used: u64) -> Card {
         Card { used, edge: 1 << 63, ..self }

@@ -22,7 +22,7 @@ pub(crate) struct PostTrainingArgs {
     /// Responses to a prompt that GRPO compares (num_generations) [default: 8]
     #[arg(long, value_name = "G", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     group_size: Option<u64>,
-    /// Sequences of a rollout on each GPU [default: as many as a step trains on, a group at least]
+    /// Sequences of a rollout on each GPU [default: the fewest that are whole steps of training and, over all GPUs, whole groups]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parsers::count::<u64>, requires = "post_training")]
     rollout_sequences: Option<u64>,
     /// Who samples: generate() of transformers with the trained weights, or vLLM on the same card with its own [default: hf]

@@ -119,6 +119,9 @@ fn every_prefix_and_every_change_of_one_byte() {
         for protocol in [2, 4] {
             let whole = pickle(&small(), protocol);
             assert_eq!(answer(&whole, false), Some(900), "before, and the one of the trace");
+            let mut file = Binary::from_bytes(NAME, whole.as_slice()).unwrap();
+            let snapshot = read(&mut file, Options::default(), &mut |_| {}).unwrap();
+            MeasuredLedger::of(&snapshot, 0, &RangeNames::default()).expect("its ledger is compared too");
             for end in 0..whole.len() {
                 assert_eq!(answer(&whole[..end], false), None, "a prefix is no whole file");
                 let salvaged = answer(&whole[..end], true);

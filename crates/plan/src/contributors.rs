@@ -94,7 +94,7 @@ impl Plan {
         let folded = &self.folded;
         let mut groups = Groups::of(&folded.run, step, Some(moment));
         let numbered = (0..).map(StorageId).zip(&folded.run.stored).enumerate();
-        for (_, (id, stored)) in numbered.filter(|(at, _)| !folded.aside.contains(at)) {
+        for (_, (id, stored)) in numbered.filter(|(at, _)| !folded.stand_ins.contains(at)) {
             groups.add(stored, || folded.stored(id).unwrap_or(*stored), (1, 0));
         }
         for more in &folded.more {

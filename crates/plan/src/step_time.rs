@@ -130,7 +130,7 @@ mod tests {
     use crate::catalogue::card;
     use crate::options::{Offload, Options, Precision};
     use crate::parallel::{Schedule, Sharding, Shown, plan_ranks};
-    use crate::search::tests::model;
+    use crate::try_out::tests::model;
     use crate::{Verdict, try_out};
 
     fn options(micro_batches: u32, parallel: Parallel) -> Options {

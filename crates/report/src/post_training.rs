@@ -84,8 +84,13 @@ impl PostTrainingReport<'_> {
 fn model_line(model: &ModelInMemory) -> String {
     let (parameters, weights) = (grouped(model.parameters), model.weights);
     let mut text = format!("{}: {parameters} parameters, {weights} of weights", model.name);
-    if model.optimizer > Bytes::ZERO {
-        text += &format!(", {} of optimizer state", model.optimizer);
+    let kept = [
+        (model.optimizer_state, "optimizer state"),
+        (model.master_weights, "master weights"),
+        (model.gradients, "gradient buffers"),
+    ];
+    for (bytes, what) in kept.into_iter().filter(|(bytes, _)| *bytes > Bytes::ZERO) {
+        text += &format!(", {bytes} of {what}");
     }
     text
 }
@@ -148,7 +153,7 @@ impl Report for PostTrainingReport<'_> {
             name: model.name,
             parameters: model.parameters,
             weights_bytes: model.weights.get(),
-            optimizer_bytes: model.optimizer.get(),
+            optimizer_bytes: model.kept_to_train().get(),
         };
         let (show, planned) = (self.show(), self.planned);
         let verdict = self.card.zip(self.verdict()).map(|(card, verdict)| VerdictJson {

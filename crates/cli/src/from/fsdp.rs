@@ -186,7 +186,11 @@ pub(super) fn of_trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
             "offload" => reading.set("--offload", "parameters", "fsdp"),
             "no_shard" => reading.take_back("--fsdp"),
             other => {
-                reading.unplanned("--fsdp", "fsdp", &format!("the strategy {} is not planned", quoted(other)))
+                reading.unplanned(
+                    "--fsdp",
+                    "fsdp",
+                    &format!("the strategy {} is not planned", quoted(other)),
+                );
             }
         }
     }

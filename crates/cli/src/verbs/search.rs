@@ -121,7 +121,7 @@ impl Search<'_> {
         let (dp, is_a_stage, mut is_replayed) = (options.mesh()?.dp, options.parallel.pp > 1, false);
         let (micro_batch_size, gradient_accumulation_steps) =
             (options.micro_batch_size, options.gradient_accumulation_steps);
-        let length = options.seq_len.unwrap_or_else(|| architecture.shape.max_position_embeddings.min(2048));
+        let length = options.length(&architecture.shape);
         let tokens = self.sequences.saturating_mul(length);
         let mut cache_flushes = 0;
         let tried = try_out(architecture, options, card, |plan| {

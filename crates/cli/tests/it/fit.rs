@@ -285,7 +285,9 @@ fn what_is_answered_is_planned() {
          --nccl-bytes-per-group 1MiB",
     ] {
         let fit = fit_json(&bench, &format!("config.json {given}"), &["eager: --attention eager"]);
-        for row in fit["rows"].as_array().unwrap() {
+        let rows = fit["rows"].as_array().unwrap();
+        assert!(!rows.is_empty());
+        for row in rows {
             let fits = |more: &str| {
                 let changed = row["options"].as_str().unwrap();
                 let candidate = format!("it: {changed} {more}");

@@ -155,7 +155,8 @@ fn whose_step_it_is_where_there_are_many_ranks() {
     fits: 78.10 GiB to spare on 80GiB (974.71 MiB at the device peak and 286.10 MiB
     of CUDA context and 688.00 MiB of 1 communicator, of 80.00 GiB)
     config.json
-    actor: 202,048 parameters, 100.00 KiB of weights, 397.00 KiB of optimizer state
+    actor: 202,048 parameters, 100.00 KiB of weights, 198.00 KiB of optimizer state,
+    99.00 KiB of master weights, 100.00 KiB of gradient buffers
     reference: 202,048 parameters, 499.00 KiB of weights
 
     step       GRPO, as TRL 1.16 runs it: 8 sequences on each rank, 32 together in

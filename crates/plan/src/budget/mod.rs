@@ -84,7 +84,7 @@ impl Choices {
         Options { recompute, offload, offload_layers, ..options.clone() }
     }
 
-    /// The same on the command line.
+    /// These choices as options of the command line.
     pub fn written(&self) -> String {
         let [recompute, offload] = [Choice::Recompute, Choice::Offload].map(|choice| self.layers(choice));
         let recompute = (!recompute.is_empty()).then(|| format!("--recompute layers:{recompute}"));

@@ -64,7 +64,7 @@ pub enum HostLink {
     /// 16 GT/s a lane.
     #[serde(rename = "PCIe 4.0 x16")]
     Pcie4x16,
-    /// The same with half the lanes.
+    /// 16 GT/s a lane, and half as many lanes.
     #[serde(rename = "PCIe 4.0 x8")]
     Pcie4x8,
     /// 32 GT/s a lane.

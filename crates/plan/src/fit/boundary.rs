@@ -22,7 +22,7 @@ pub(super) enum Next {
 
 /// An amount that was tried, and what it takes: nothing where it cannot be planned.
 #[derive(Clone, Copy)]
-struct Tried {
+struct Probe {
     amount: u64,
     needed: Option<Bytes>,
 }
@@ -40,10 +40,10 @@ pub(super) fn boundary(
     needed: impl Fn(u64) -> Option<Bytes>,
 ) -> Boundary {
     let most = most.max(1);
-    let (mut below, mut above): (Option<Tried>, Option<Tried>) = (None, None);
+    let (mut below, mut above): (Option<Probe>, Option<Probe>) = (None, None);
     let (mut amount, mut turn) = (start.clamp(1, most), 0);
     loop {
-        let tried = Tried { amount, needed: needed(amount) };
+        let tried = Probe { amount, needed: needed(amount) };
         let fits = tried.needed.is_some_and(|needed| needed <= capacity);
         *(if fits { &mut below } else { &mut above }) = Some(tried);
         amount = match (below, above) {
@@ -67,7 +67,7 @@ pub(super) fn boundary(
     }
 }
 
-impl Tried {
+impl Probe {
     /// What it is to the amount before it, which fits.
     fn next(&self) -> Next {
         if self.needed.is_some() { Next::TooLarge } else { Next::Unplanned }
@@ -77,7 +77,7 @@ impl Tried {
 /// Where to try next between an amount that fits and one that does not: where the line through both meets the capacity, as
 /// totals mostly grow in proportion; then a little beyond that, seen from the side that was just moved, to get hold of it
 /// from the other one too; and each third time in the middle, so that no shape makes it slow.
-fn between(below: Tried, above: Tried, capacity: Bytes, moved_below: bool, turn: u32) -> u64 {
+fn between(below: Probe, above: Probe, capacity: Bytes, moved_below: bool, turn: u32) -> u64 {
     let gap = above.amount - below.amount;
     let middle = below.amount + gap / 2;
     let (Some(from), Some(to)) = (below.needed, above.needed) else { return middle };

@@ -106,21 +106,21 @@ impl Fit {
         };
         let seq_len = planned.plan().seq_len;
         let options = Options { seq_len: Some(seq_len), ..options };
-        let search = Search { architecture, options: &options, card, quick, fits: taken.fits() };
+        let boundaries = Boundaries { architecture, options: &options, card, quick, fits: taken.fits() };
         let limit = architecture.shape.max_position_embeddings;
         Ok(Fit {
             seq_len,
             device_peak: planned.device_peak(),
             slowest,
             verdict: taken,
-            micro_batch: search.largest(Axis {
+            micro_batch: boundaries.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
                 unit: 1,
                 given: options.micro_batch_size,
                 most: LARGEST_MICRO_BATCH.max(options.micro_batch_size),
                 most_is: Limit::Search,
             }),
-            length: search.largest(Axis {
+            length: boundaries.largest(Axis {
                 set: |options, amount| options.seq_len = Some(amount),
                 unit: Some(options.length_unit(&architecture.shape))
                     .filter(|unit| seq_len % unit == 0)
@@ -152,8 +152,8 @@ struct Axis {
     most_is: Limit,
 }
 
-/// Steps of a model on a card.
-struct Search<'a> {
+/// How large steps of a model may become on a card.
+struct Boundaries<'a> {
     architecture: &'a Architecture,
     options: &'a Options,
     card: &'a Card,
@@ -162,7 +162,7 @@ struct Search<'a> {
     fits: bool,
 }
 
-impl Search<'_> {
+impl Boundaries<'_> {
     fn largest(&self, axis: Axis) -> Largest {
         let in_units = Axis { given: axis.given / axis.unit, most: axis.most / axis.unit, ..axis };
         let found = self.boundary(in_units);

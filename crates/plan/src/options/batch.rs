@@ -13,7 +13,7 @@ impl Options {
         Ok(of_a_rank.saturating_mul(u64::from(self.mesh()?.dp)))
     }
 
-    /// The same with as many micro-batches as make up a step of so many sequences.
+    /// These options with as many micro-batches as make up a step of so many sequences.
     ///
     /// # Errors
     /// Says which sizes make no world, or that the sequences cannot be dealt out evenly.

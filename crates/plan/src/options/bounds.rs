@@ -17,18 +17,24 @@ const MOST_EXPERT_RUNS: u64 = 1 << 16;
 impl Options {
     /// Checks that a step has tokens, and not too many at once.
     pub(super) fn check_batch(&self, seq_len: u64) -> Result<(), Problem> {
-        if self.micro_batch_size == 0 {
-            return refused("--micro-batch-size", "a micro-batch of 0 sequences", "use 1 or more");
-        }
+        self.check_not_empty()?;
         if seq_len == 0 {
             return refused("--seq-len", "a sequence of 0 tokens", "use 1 or more");
-        }
-        if self.gradient_accumulation_steps == 0 {
-            return refused("--gradient-accumulation-steps", "a step of 0 micro-batches", "use 1 or more");
         }
         if self.micro_batch_size.saturating_mul(seq_len) > MOST_TOKENS {
             let cause = format!("{} × {seq_len} tokens are more than 2^32", self.micro_batch_size);
             return refused("--micro-batch-size", cause, "check it and --seq-len");
+        }
+        Ok(())
+    }
+
+    /// Checks that a step has any sequences.
+    pub(crate) fn check_not_empty(&self) -> Result<(), Problem> {
+        if self.micro_batch_size == 0 {
+            return refused("--micro-batch-size", "a micro-batch of 0 sequences", "use 1 or more");
+        }
+        if self.gradient_accumulation_steps == 0 {
+            return refused("--gradient-accumulation-steps", "a step of 0 micro-batches", "use 1 or more");
         }
         Ok(())
     }

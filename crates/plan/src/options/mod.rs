@@ -155,7 +155,7 @@ impl Options {
     }
 
     /// Tokens in a sequence of a model.
-    pub(crate) fn length(&self, shape: &Shape) -> u64 {
+    pub fn length(&self, shape: &Shape) -> u64 {
         self.seq_len.unwrap_or_else(|| shape.max_position_embeddings.min(2048))
     }
 

@@ -16,7 +16,7 @@ pub struct Frozen {
 pub enum Quantize {
     /// 4 bits a number, a scale in fp32 for 64.
     Nf4,
-    /// The same with scales packed to 8 bits, 256 of them under a scale of their own.
+    /// 4 bits a number, as [`Nf4`](Quantize::Nf4), with scales packed to 8 bits, 256 of them under a scale of their own.
     Nf4Double,
     /// 8 bits a number, a scale in fp32 for a row: `load_in_8bit` of transformers.
     Int8,

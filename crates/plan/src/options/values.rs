@@ -135,7 +135,7 @@ impl Recompute {
         }
     }
 
-    /// The same with the layers of these parts named, where they are told by their place in them.
+    /// What is recomputed, with the layers of these parts named where they are told by their place in them.
     pub(crate) fn within(self, parts: &[Part]) -> Recompute {
         let Recompute::Block(first) = self else { return self };
         let of_part = |part: &Part| part.layers().take(first.get() as usize);

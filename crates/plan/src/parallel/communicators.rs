@@ -36,8 +36,8 @@ pub(crate) fn communicators(
     tied: bool,
     has_experts: bool,
 ) -> Vec<Communicator> {
-    let Mesh { tp, cp, dp, pp, ep, etp, edp, .. } = *mesh;
-    let replicas = dp * cp;
+    let Mesh { tp, cp, pp, ep, etp, edp, .. } = *mesh;
+    let replicas = mesh.replicas();
     let (within, between) = match parallel.sharding {
         Sharding::HybridShard => (mesh.shards(parallel), replicas / mesh.shards(parallel)),
         _ => (replicas, 1),

@@ -12,7 +12,7 @@ impl Plan {
     /// A step that is to be shared out, and there is one rank.
     fn shared_with_nobody(&self) -> Option<String> {
         let sharding = self.options.parallel.sharding;
-        let is_alone = self.mesh.dp * self.mesh.cp == 1 && sharding != Sharding::Replicated;
+        let is_alone = self.mesh.replicas() == 1 && sharding != Sharding::Replicated;
         is_alone.then(|| {
             let option = if sharding.is_fsdp() { "--fsdp" } else { "--zero" };
             format!(

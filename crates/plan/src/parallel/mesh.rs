@@ -105,9 +105,20 @@ impl Mesh {
         let tp = rank % self.tp;
         let cp = rank / self.tp % self.cp;
         let dp = rank / (self.tp * self.cp) % self.dp;
-        let pp = rank / (self.tp * self.cp * self.dp);
-        let within_stage = rank % (self.tp * self.cp * self.dp);
+        let of_stage = self.tp * self.replicas();
+        let (pp, within_stage) = (rank / of_stage, rank % of_stage);
         Place { pp, dp, cp, tp, ep: within_stage / self.etp % self.ep }
+    }
+
+    /// The ranks that run a stage on other tokens: those of data and context parallel.
+    pub fn replicas(&self) -> u32 {
+        self.dp * self.cp
+    }
+
+    /// Which of the [`replicas`](Mesh::replicas) a rank is.
+    pub(crate) fn replica_of(&self, rank: u32) -> u32 {
+        let place = self.place(rank);
+        place.dp * self.cp + place.cp
     }
 
     /// The first rank of the tensor parallel group that stands there.
@@ -117,7 +128,7 @@ impl Mesh {
 
     /// Ranks that the parameters of a layer, experts aside, are sharded over.
     pub fn shards(&self, parallel: &Parallel) -> u32 {
-        let replicas = self.dp * self.cp;
+        let replicas = self.replicas();
         match parallel.sharding {
             Sharding::Replicated => 1,
             Sharding::HybridShard => replicas.min(match parallel.dp_shard_size {

@@ -125,9 +125,9 @@ pub enum Sharding {
     Zero3,
     /// FSDP2's `fully_shard` of every layer, resharded after forward.
     FullShard,
-    /// The same, whole from forward to backward (`reshard_after_forward=False`).
+    /// FSDP2 with layers that stay whole from forward to backward (`reshard_after_forward=False`).
     ShardGradOp,
-    /// The same as `full_shard` within a node, replicated between nodes.
+    /// FSDP2 sharded within a node as `full_shard` is, and replicated between nodes.
     HybridShard,
 }
 

@@ -5,6 +5,7 @@
 //! ranks on some node is taken for all: the step waits for it.
 
 use super::{Mesh, Parallel};
+use crate::multiples::gcd;
 use crate::torch::network::Peers;
 
 impl Mesh {
@@ -20,7 +21,7 @@ impl Mesh {
 
     /// The ranks that run a stage on other tokens: those of data and context parallel.
     pub(crate) fn replica_peers(&self) -> Peers {
-        self.peers(self.tp, self.cp * self.dp)
+        self.peers(self.tp, self.replicas())
     }
 
     /// The expert parallel group.
@@ -41,10 +42,10 @@ impl Mesh {
     /// The ranks that a layer is sharded over, and those that have the same shards (`dp_replicate × dp_shard × cp × tp`).
     pub(crate) fn shard_peers(&self, parallel: &Parallel) -> [Peers; 2] {
         let shards = self.shards(parallel);
-        [self.peers(self.tp, shards), self.peers(self.tp * shards, self.cp * self.dp / shards.max(1))]
+        [self.peers(self.tp, shards), self.peers(self.tp * shards, self.replicas() / shards.max(1))]
     }
 
-    /// The same of experts that are spread.
+    /// The ranks that the experts of a layer are sharded over, where they are spread, and those that have the same shards.
     pub(crate) fn expert_shard_peers(&self, parallel: &Parallel) -> [Peers; 2] {
         let [_, replicas] = self.shard_peers(parallel);
         [self.peers(self.etp * self.ep, self.shards_of_experts(parallel)), replicas]
@@ -73,8 +74,9 @@ impl Mesh {
             1
         } else {
             // the blocks after these begin where a block before them does
-            let apart = node / gcd(block, node);
-            let blocks = (0..self.world).step_by(block as usize).take(apart as usize);
+            let apart = u64::from(node) / gcd(block.into(), node.into());
+            let apart = usize::try_from(apart).unwrap_or(usize::MAX);
+            let blocks = (0..self.world).step_by(block as usize).take(apart);
             let groups = blocks.flat_map(|block| (0..stride).map(move |at| block.saturating_add(at)));
             groups.map(|first| fewest_on_a_node(node, first, (stride, ranks))).min().unwrap_or(ranks)
         };
@@ -91,10 +93,6 @@ fn fewest_on_a_node(node: u32, first: u32, (stride, ranks): (u32, u32)) -> u32 {
     // nodes that lie whole within the group repeat as often as ranks are apart
     let whole = (from.saturating_add(1)..to).take(stride as usize);
     whole.chain([from, to]).map(on).min().unwrap_or(ranks)
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

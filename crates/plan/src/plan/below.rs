@@ -1,5 +1,9 @@
-//! Whether what was postponed and has no place on the tape stays below the peak of its phase: then nobody has to know where it would
-//! have been, else the whole tape has to be written down.
+//! Whether the peaks that were seen are those of the whole step, where something was postponed in layers that were not run.
+//!
+//! It is on no tape, so no sum has it. At its place in such a layer there would be what else stands there, which lies on the line
+//! between the sums at that place in the layers that were run before and after, and on top of it the most that the postponed had,
+//! and what is kept of it by then. Where that stays below the peak of its phase it changes nothing; where it does not, there is
+//! no answer, and the step is written down whole.
 
 use super::Step;
 use super::growth::beside;

@@ -126,7 +126,7 @@ pub fn plan(architecture: Architecture, options: Options) -> Result<Plan, Proble
 /// The parameters of a whole model and those that are trained, counted for the first of its stages that is planned.
 pub(crate) type Counted = OnceLock<Result<(u64, u64), Problem>>;
 
-/// The same for one of the stages of a pipeline; others share what is `counted`.
+/// Plans one of the stages of a pipeline; others share what is `counted`.
 pub(crate) fn plan_stage(
     architecture: Architecture,
     options: Options,

@@ -1,23 +1,23 @@
 //! What is there beside the tapes: what vLLM holds, and what a rollout leaves for training.
 
-use super::compose::{Composer, Laid};
+use super::compose::{Composer, Laid, List};
 use super::composed::{Group, OF};
-use super::rollout::{ROLLOUT, SYNC};
+use super::pass::Pass;
 use crate::torch::tape::rounded;
 use peakledger_core::{Bytes, Category, Detail, Device, Residencies, Residency, State};
 
 impl Composer<'_> {
     /// What vLLM holds, asleep and awake.
-    pub(super) fn engine(&self, states: &mut Vec<(Group, State)>) {
+    pub(super) fn engine(&self, list: &mut List) {
         let Some(pool) = self.pool else { return };
-        let is_in = |laid: &Laid, phases: &[&str]| {
-            self.parts.get(laid.part).is_some_and(|part| phases.contains(&part.passing))
+        let is_in = |laid: &Laid, passes: &[Pass]| {
+            self.parts.get(laid.part).is_some_and(|part| passes.contains(&part.pass))
         };
-        if let Some(residencies) = self.periods(None, |laid| is_in(laid, &[SYNC])) {
+        if let Some(residencies) = self.periods(None, |laid| is_in(laid, &[Pass::Sync])) {
             let (name, category) = ("sync_weights: gathered parameters".into(), Category::Parameter);
             let state =
                 State { name, category, detail: None, bytes: pool.gathered, persistent: false, residencies };
-            states.push((Group::Named("actor · gathered for vLLM"), state));
+            list.push(Group::Named("actor · gathered for vLLM"), state);
         }
         let (weights_away, blocks_away) = match pool.vllm.sleep_level {
             None => (Some(Device::Gpu), Some(Device::Gpu)),
@@ -35,15 +35,15 @@ impl Composer<'_> {
                 Category::Parameter,
                 pool.weights,
                 weights_away,
-                &[SYNC, ROLLOUT][..],
+                &[Pass::Sync, Pass::Rollout][..],
             ),
-            (all_else, Category::Activation, pool.blocks, blocks_away, &[ROLLOUT]),
+            (all_else, Category::Activation, pool.blocks, blocks_away, &[Pass::Rollout]),
             (
                 ["vllm: logits, fp32", "vLLM · logits, fp32"],
                 Category::Activation,
                 pool.logits,
                 None,
-                &[ROLLOUT],
+                &[Pass::Rollout],
             ),
         ] {
             let Some(residencies) =
@@ -53,22 +53,15 @@ impl Composer<'_> {
             };
             let persistent = away.is_some();
             let state = State { name: name.into(), category, detail: None, bytes, persistent, residencies };
-            states.push((Group::Named(group), state));
+            list.push(Group::Named(group), state);
         }
     }
 
-    /// What a rollout leaves for training: ids, and 4 bytes a token of each score.
-    pub(super) fn experience(&self, sequences: u64, states: &mut Vec<(Group, State)>) {
+    /// What a rollout and what scores it leave for training, 4 bytes a number.
+    pub(super) fn experience(&self, sequences: u64, list: &mut List) {
         for laid in self.laid.iter().filter(|laid| laid.micro_batch.is_none()) {
-            let Some(part) = self.parts.get(laid.part).filter(|part| !part.trains) else { continue };
-            let (name, numbers) = match part.passing {
-                ROLLOUT => ("ids of prompts and responses", self.request.tokens().saturating_mul(2)),
-                "score_actor" => ("old log-probabilities", self.request.response_len),
-                "score_reference" => ("reference log-probabilities", self.request.response_len),
-                "score_critic" => ("values", self.request.response_len),
-                SYNC => continue,
-                _ => ("rewards", 1),
-            };
+            let left = self.parts.get(laid.part).and_then(|part| part.pass.leaves(self.request));
+            let Some((name, numbers)) = left else { continue };
             let bytes = Bytes::new(rounded(sequences.saturating_mul(numbers).saturating_mul(4)));
             let stay = Residency { device: Device::Gpu, start: laid.last(), end: self.last() };
             let state = State {
@@ -79,7 +72,7 @@ impl Composer<'_> {
                 persistent: false,
                 residencies: Residencies::One(stay),
             };
-            states.push((Group::Named("experience"), state));
+            list.push(Group::Named("experience"), state);
         }
     }
 }

@@ -19,22 +19,8 @@ pub(super) fn check(
             return refused(option, format!("a {what} of 0 tokens"), "use 1 or more");
         }
     }
-    let (tokens, positions) = (request.tokens(), architecture.shape.max_position_embeddings);
-    if architecture.shape.learned_positions && tokens > positions {
-        let cause =
-            format!("prompt and response are {tokens} tokens, and the model has {positions} positions");
-        return refused("--response-len", cause, "shorten one of them");
-    }
-    let rows = if request.algorithm == Algorithm::Dpo { 2 } else { 1 };
-    for (option, sequences) in [
-        ("--micro-batch-size", options.micro_batch_size.saturating_mul(rows)),
-        ("--rollout-sequences", if rows == 1 { request.sequences(options) } else { 0 }),
-    ] {
-        if sequences.saturating_mul(tokens) > MOST_TOKENS {
-            let cause = format!("{sequences} sequences × {tokens} tokens are more than 2^32");
-            return refused(option, cause, "use fewer or shorter ones");
-        }
-    }
+    options.check_not_empty()?;
+    check_tokens(request, options, architecture)?;
     check_step(options)?;
     check_sharing(request, options)?;
     if let Engine::Vllm(vllm) = request.engine {
@@ -44,6 +30,56 @@ pub(super) fn check(
     match request.algorithm {
         Algorithm::Dpo => check_pairs(request),
         _ => check_rollout(request, options),
+    }
+}
+
+/// How long and how many sequences cannot be, said of what made them so: either length has a default, and so has the number of
+/// a rollout, which goes by the batch and the group.
+fn check_tokens(
+    request: &PostTraining,
+    options: &Options,
+    architecture: &Architecture,
+) -> Result<(), Problem> {
+    let (tokens, positions) = (request.tokens(), architecture.shape.max_position_embeddings);
+    let longer = if request.prompt_len > request.response_len { "--prompt-len" } else { "--response-len" };
+    if architecture.shape.learned_positions && tokens > positions {
+        let cause =
+            format!("prompt and response are {tokens} tokens, and the model has {positions} positions");
+        return refused(longer, cause, "shorten one of them");
+    }
+    if tokens > MOST_TOKENS {
+        return refused(longer, "prompt and response are more than 2^32 tokens", "shorten one of them");
+    }
+    let is_too_many = |sequences: u64| sequences.saturating_mul(tokens) > MOST_TOKENS;
+    let too_many = |sequences| format!("{sequences} sequences × {tokens} tokens are more than 2^32");
+    let (rows, trained) = (request.rows(options), PostTraining::sequences_of_a_step(options));
+    if is_too_many(rows) {
+        return refused("--micro-batch-size", too_many(rows), "use fewer or shorter ones");
+    }
+    if request.algorithm == Algorithm::Dpo || !is_too_many(request.sequences(options)) {
+        return Ok(());
+    }
+    if let Some(sequences) = request.rollout_sequences {
+        return refused("--rollout-sequences", too_many(sequences), "use fewer or shorter ones");
+    }
+    let of_a_step = match u64::from(options.gradient_accumulation_steps) > options.micro_batch_size {
+        true => "--gradient-accumulation-steps",
+        false => "--micro-batch-size",
+    };
+    if is_too_many(trained) {
+        let cause = format!("{}, which a step trains on", too_many(trained));
+        return refused(of_a_step, cause, "use fewer or shorter ones");
+    }
+    let group = request.group();
+    let cause = format!(
+        "a rollout of whole steps of {trained} sequences and whole groups of {group} has more than 2^32 tokens"
+    );
+    match request.group_size {
+        Some(_) => refused("--group-size", cause, "use a smaller one"),
+        None => {
+            let of_a_rank = sharding::of_a_rank(group, options);
+            refused(of_a_step, cause, format!("train on a multiple of {of_a_rank}"))
+        }
     }
 }
 
@@ -129,22 +165,22 @@ fn check_rollout(request: &PostTraining, options: &Options) -> Result<(), Proble
         let cause = format!("a group of {group} has nothing to be compared with");
         return refused("--group-size", cause, "use 2 or more");
     }
-    let sequences = request.sequences(options);
+    // else there are as many as both make
+    let Some(sequences) = request.rollout_sequences else { return Ok(()) };
+    let option = "--rollout-sequences";
     if sequences == 0 {
-        return refused("--rollout-sequences", "a rollout of 0 sequences", "use 1 or more");
+        return refused(option, "a rollout of 0 sequences", "use 1 or more");
     }
-    if !sequences.is_multiple_of(sharding::of_a_rank(group, options).max(1)) {
+    let of_a_rank = sharding::of_a_rank(group, options).max(1);
+    if !sequences.is_multiple_of(of_a_rank) {
         let of_each = if options.mesh()?.world > 1 { " of each rank" } else { "" };
         let cause = format!("{sequences} sequences{of_each} are no whole number of groups of {group}");
-        return refused("--group-size", cause, "use a divisor, or another `--rollout-sequences`");
+        let mend = format!("use a multiple of {of_a_rank}, or another `--group-size`");
+        return refused(option, cause, mend);
     }
     if !sequences.is_multiple_of(trained.max(1)) {
         let cause = format!("{sequences} sequences are no whole number of steps of {trained}");
-        return refused(
-            "--rollout-sequences",
-            cause,
-            "make it a multiple of micro-batch size × accumulation steps",
-        );
+        return refused(option, cause, "make it a multiple of micro-batch size × accumulation steps");
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 
 use super::composed::{Composed, Group, OF};
 use super::models::{Model, Models};
-use super::rollout::{ROLLOUT, SYNC, Sampled, Sampler};
+use super::pass::Pass;
+use super::rollout::{Sampled, Sampler};
 use super::vllm::Pool;
 use super::{OffloadBetween, PostTraining};
 use crate::contributors::Places;
@@ -17,21 +18,19 @@ use std::num::NonZeroU32;
 
 /// A tape, or vLLM's rollout, which has none.
 pub(super) struct Part<'a> {
-    /// Its model for what persists; for what passes the name of its phase, or of the model that is trained.
-    pub(super) passing: &'static str,
+    pub(super) pass: Pass,
     plan: Option<&'a Plan>,
     /// Whose weights it runs.
     model: Option<Model>,
     /// Whether what persists in it is listed from here.
     owns: bool,
-    pub(super) trains: bool,
 }
 
 /// A part where it is laid: once, or in each micro-batch.
 pub(super) struct Laid {
     pub(super) part: usize,
     pub(super) micro_batch: Option<u32>,
-    /// Its phases as its own timeline has them, each with where it begins now.
+    /// Its phases as its own timeline has them and in its order, each with where it begins now.
     slots: Vec<(Slot, Moment)>,
 }
 
@@ -45,13 +44,27 @@ impl Laid {
     }
 
     fn moved(&self, moment: Moment) -> Option<Moment> {
-        let (slot, first) =
-            self.slots.iter().find(|(slot, _)| slot.first <= moment && moment <= slot.last)?;
-        Some(Moment(first.0 + (moment.0 - slot.first.0)))
+        let at = self.slots.partition_point(|(slot, _)| slot.first <= moment).checked_sub(1)?;
+        let (slot, first) = self.slots.get(at)?;
+        (moment <= slot.last).then(|| Moment(first.0 + (moment.0 - slot.first.0)))
     }
 
     pub(super) fn last(&self) -> Moment {
         self.slots.last().map_or(Moment(0), |(slot, first)| Moment(first.0 + (slot.last.0 - slot.first.0)))
+    }
+}
+
+/// The states of the ledger, and what each is grouped under.
+#[derive(Default)]
+pub(super) struct List {
+    groups: Vec<Group>,
+    states: Vec<State>,
+}
+
+impl List {
+    pub(super) fn push(&mut self, group: Group, state: State) {
+        self.groups.push(group);
+        self.states.push(state);
     }
 }
 
@@ -83,26 +96,24 @@ impl<'a> Composer<'a> {
                     pool = Some(own);
                     if own.gathered > Bytes::ZERO {
                         let model = Some(Model::Actor);
-                        parts.push(Part { passing: SYNC, plan: None, model, owns: false, trains: false });
+                        parts.push(Part { pass: Pass::Sync, plan: None, model, owns: false });
                     }
                     (None, None)
                 }
             };
-            parts.push(Part { passing: ROLLOUT, plan, model, owns: false, trains: false });
+            parts.push(Part { pass: Pass::Rollout, plan, model, owns: false });
         }
         let scorers = models.scorers.iter().map(|scorer| Part {
-            passing: scorer.phase,
+            pass: Pass::Score(scorer.scores_as),
             plan: Some(&scorer.plan),
             model: Some(scorer.model),
             owns: scorer.owns_weights,
-            trains: false,
         });
         parts.extend(scorers);
         let trained = [(Model::Actor, Some(&models.actor)), (Model::Critic, models.critic.as_ref())];
         for (model, plan) in trained {
             let Some(plan) = plan else { continue };
-            let passing = model.as_str();
-            parts.push(Part { passing, plan: Some(plan), model: Some(model), owns: true, trains: true });
+            parts.push(Part { pass: Pass::Train(model), plan: Some(plan), model: Some(model), owns: true });
         }
         Composer {
             parts,
@@ -120,7 +131,7 @@ impl<'a> Composer<'a> {
     pub(super) fn lay_out(&mut self) {
         let inside = self.request.algorithm.scores_inside();
         for part in 0..self.parts.len() {
-            let trains = self.parts.get(part).is_some_and(|part| part.trains);
+            let trains = self.parts.get(part).is_some_and(|part| part.pass.trains());
             if trains {
                 self.lay_training(part, inside);
             } else if !inside {
@@ -140,8 +151,8 @@ impl<'a> Composer<'a> {
                 }
             }
             None => {
-                let name = self.parts.get(part).map_or(ROLLOUT, |part| part.passing);
-                let phase = Phase::named(name);
+                let pass = self.parts.get(part).map_or(Pass::Rollout, |part| part.pass);
+                let phase = Phase::named(pass.as_str());
                 let slot = Slot { phase, micro_batch, first: Moment(0), last: Moment(0) };
                 self.push(laid, &slot, slot.phase.clone(), micro_batch, None);
             }
@@ -204,30 +215,31 @@ impl<'a> Composer<'a> {
         if self.is_full {
             return Err(too_big());
         }
-        let mut states = Vec::new();
+        let mut list = List::default();
         for (number, part) in self.parts.iter().enumerate() {
             if let Some(plan) = part.plan {
-                self.storages(number, part, plan, &mut states);
+                self.storages(number, part, plan, &mut list);
             }
         }
-        self.engine(&mut states);
-        self.experience(sequences, &mut states);
-        let (groups, states) = states.into_iter().unzip();
+        self.engine(&mut list);
+        self.experience(sequences, &mut list);
+        let List { groups, states } = list;
         let ledger = Ledger::new(self.timeline, states).map_err(|_| too_big())?;
         Ok(Composed { ledger, peak_ops: self.peak_ops, groups })
     }
 
     /// The storages of a part: what passes, wherever it is laid; what persists, where it is listed from here.
-    fn storages(&self, number: usize, part: &Part<'_>, plan: &Plan, states: &mut Vec<(Group, State)>) {
+    fn storages(&self, number: usize, part: &Part<'_>, plan: &Plan, list: &mut List) {
         let places = Places::of(plan.tape());
+        let own: Vec<(usize, &Laid)> =
+            self.laid.iter().enumerate().filter(|(_, laid)| laid.part == number).collect();
         for (id, state) in plan.states(|stored| plan.residency(Step::Steady, stored)) {
             let Some(stored) = plan.tape().get(id) else { continue };
             let (key, layer) = places.group_key(stored);
             if state.persistent {
                 // a workspace is the process's, whoever took it first
                 let is_workspace = state.category == Category::Workspace;
-                let is_listed =
-                    if is_workspace { part.trains && part.model == Some(Model::Actor) } else { part.owns };
+                let is_listed = if is_workspace { part.pass == Pass::Train(Model::Actor) } else { part.owns };
                 let Some(model) = part.model.filter(|_| is_listed) else { continue };
                 let of = model.as_str();
                 let Some(residencies) = self.schedule(model, number, &state) else { continue };
@@ -236,27 +248,27 @@ impl<'a> Composer<'a> {
                     true => Group::Named("cuBLAS workspaces"),
                     false => Group::Storage { of, key, layer },
                 };
-                states.push((group, State { name, residencies, ..state }));
+                list.push(group, State { name, residencies, ..state });
                 continue;
             }
-            let stays_whole = !part.trains && stays_whole(plan, &state);
-            for (at, laid) in self.laid.iter().enumerate().filter(|(_, laid)| laid.part == number) {
+            let stays_whole = !part.pass.trains() && stays_whole(plan, &state);
+            for (at, laid) in own.iter().copied() {
                 let stays = state.residencies.as_slice().iter().filter_map(|stay| laid.shifted(stay));
                 let mut stays: Vec<Residency> = stays.collect();
                 if stays_whole && let Some(stay) = stays.last_mut() {
                     self.until_used_again(at, part, stay);
                 }
-                if part.trains && state.category == Category::Parameter {
+                if part.pass.trains() && state.category == Category::Parameter {
                     self.around_training(laid, &state, &mut stays);
                 }
                 let Some(residencies) = residencies(stays) else { continue };
-                let of = part.passing;
+                let of = part.pass.as_str();
                 let name = match laid.micro_batch {
                     None => format!("{of}{OF}{}", state.name),
                     Some(i) => format!("{of}.{i}{OF}{}", state.name),
                 };
                 let state = State { name: name.into(), residencies, ..state.clone() };
-                states.push((Group::Storage { of, key, layer }, state));
+                list.push(Group::Storage { of, key, layer }, state);
             }
         }
     }

@@ -16,6 +16,7 @@ mod check;
 mod compose;
 mod composed;
 mod models;
+mod pass;
 mod rollout;
 mod score;
 mod sharding;
@@ -26,6 +27,7 @@ pub use models::ModelInMemory;
 
 use crate::catalogue::Card;
 use crate::config::Architecture;
+use crate::multiples::lcm;
 use crate::notes::Assumption;
 use crate::options::{Objective, Options};
 use crate::torch::Dtype;
@@ -111,7 +113,8 @@ pub struct PostTraining {
     pub response_len: u64,
     /// Responses to a prompt that are compared (`num_generations`); without one 8.
     pub group_size: Option<u64>,
-    /// Sequences of a rollout on this card, of each rank its own; without one as many as a step trains on, a group at least.
+    /// Sequences of a rollout on this card, of each rank its own; without one the fewest that are whole steps of training and,
+    /// with those of all other ranks, whole groups.
     pub rollout_sequences: Option<u64>,
     /// Who samples.
     pub engine: Engine,
@@ -162,7 +165,12 @@ impl PostTraining {
         self.prompt_len.saturating_add(self.response_len)
     }
 
-    /// Sequences that one optimizer step trains on.
+    /// Rows of a micro-batch.
+    fn rows(&self, options: &Options) -> u64 {
+        options.micro_batch_size.saturating_mul(self.algorithm.rows())
+    }
+
+    /// Sequences that one optimizer step trains on; of DPO pairs.
     fn sequences_of_a_step(options: &Options) -> u64 {
         options.micro_batch_size.saturating_mul(u64::from(options.gradient_accumulation_steps))
     }
@@ -177,12 +185,8 @@ impl PostTraining {
 
     /// Sequences of a rollout for a rank: whole steps of training, and with those of all other ranks whole groups.
     fn sequences(&self, options: &Options) -> u64 {
-        let trained = Self::sequences_of_a_step(options);
-        let of_a_rank = sharding::of_a_rank(self.group(), options);
-        self.rollout_sequences.unwrap_or(match self.group_size {
-            None => trained.max(of_a_rank),
-            Some(_) => trained.next_multiple_of(of_a_rank.max(1)),
-        })
+        let fewest = || lcm(Self::sequences_of_a_step(options), sharding::of_a_rank(self.group(), options));
+        self.rollout_sequences.or_else(fewest).unwrap_or(u64::MAX) // more than any rollout may have
     }
 
     /// Whether the actor's log-probabilities of its own responses are computed before it is trained: where several steps
@@ -256,9 +260,8 @@ pub fn post_train(
     card: Option<&Card>,
 ) -> Result<PostTrained, Problem> {
     check::check(&request, &options, &architecture)?;
-    let rows = if request.algorithm == Algorithm::Dpo { 2 } else { 1 };
     let training = Options {
-        micro_batch_size: options.micro_batch_size.saturating_mul(rows),
+        micro_batch_size: request.rows(&options),
         seq_len: Some(request.tokens()),
         objective: Objective::LogProbs { response: request.response_len },
         ..options.clone()
@@ -299,4 +302,45 @@ pub fn post_train(
         composed,
         request,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::open_model;
+    use crate::parallel::Parallel;
+
+    /// Whatever the batch and the group are, a rollout of which nothing was said is one that can be.
+    #[test]
+    fn a_rollout_of_which_nothing_is_said_goes_with_any_batch_and_group() {
+        let model = Architecture::read(&open_model("qwen2.5-0.5b").unwrap().config).unwrap();
+        let said = |option: Option<u64>, options: &Options| {
+            let request = PostTraining { group_size: option, ..PostTraining::new(Algorithm::Grpo) };
+            let fewest = request.sequences(options);
+            assert_eq!(
+                check::check(&request, options, &model).map_err(|problem| problem.to_string()),
+                Ok(())
+            );
+            let told = PostTraining { rollout_sequences: Some(fewest), ..request };
+            assert_eq!(check::check(&told, options, &model).map_err(|problem| problem.to_string()), Ok(()));
+            fewest
+        };
+        for (micro_batch_size, steps, dp) in (1..=13).flat_map(|it| [(it, 1, 1), (it, 3, 2), (it, 2, 12)]) {
+            let options = Options {
+                micro_batch_size,
+                gradient_accumulation_steps: steps,
+                parallel: Parallel { dp: Some(dp), ..Parallel::default() },
+                ..Options::default()
+            };
+            for group in [None, Some(2), Some(6), Some(8), Some(9)] {
+                let sequences = said(group, &options);
+                assert_eq!(sequences % (micro_batch_size * u64::from(steps)), 0);
+                assert_eq!(sequences * u64::from(dp) % group.unwrap_or(8), 0);
+            }
+        }
+        assert_eq!(
+            [12, 3, 16].map(|it| said(None, &Options { micro_batch_size: it, ..Options::default() })),
+            [24, 24, 16]
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! The models of a step of post-training: what is trained, and the passes that score.
 
 use super::composed::of_model;
-use super::score::{pass, scoring, untrained};
+use super::score::{score, scoring, untrained};
 use super::sharding::{Untrained, of_trained, of_untrained};
 use super::{Algorithm, PostTraining};
 use crate::Plan;
@@ -33,10 +33,10 @@ impl Model {
 
 /// A pass that scores: one micro-batch, like all others of it.
 pub(super) struct Scorer {
-    /// The name of its phase.
-    pub(super) phase: &'static str,
+    /// What its scores are of.
+    pub(super) scores_as: Model,
     pub(super) plan: Plan,
-    /// Whose weights it runs.
+    /// Whose weights it runs: the reference may be the actor without its adapters.
     pub(super) model: Model,
     /// Whether they are there for it alone.
     pub(super) owns_weights: bool,
@@ -66,12 +66,14 @@ impl Models {
         if request.has_reward_model() {
             let options = untrained(training, values, Some(dtype));
             let (options, way) = of_untrained(request, Untrained::Reward, options);
-            let plan = pass(&with_values, options, "score_reward", way)?;
-            scorers.push(Scorer { phase: "score_reward", plan, model: Model::Reward, owns_weights: true });
+            let plan = score(&with_values, options, Model::Reward, way)?;
+            let model = Model::Reward;
+            scorers.push(Scorer { scores_as: model, plan, model, owns_weights: true });
         }
         if request.scores_itself(given) {
-            let plan = pass(architecture, scoring(training, log_probs), "score_actor", as_trained)?;
-            scorers.push(Scorer { phase: "score_actor", plan, model: Model::Actor, owns_weights: false });
+            let plan = score(architecture, scoring(training, log_probs), Model::Actor, as_trained)?;
+            let model = Model::Actor;
+            scorers.push(Scorer { scores_as: model, plan, model, owns_weights: false });
         }
         if request.has_reference() {
             // adapters are switched off to get the reference
@@ -80,14 +82,15 @@ impl Models {
                 true => (options, as_trained),
                 false => of_untrained(request, Untrained::Reference, options),
             };
-            let plan = pass(architecture, options, "score_reference", way)?;
+            let plan = score(architecture, options, Model::Reference, way)?;
             let model = if has_adapters { Model::Actor } else { Model::Reference };
-            scorers.push(Scorer { phase: "score_reference", plan, model, owns_weights: !has_adapters });
+            scorers.push(Scorer { scores_as: Model::Reference, plan, model, owns_weights: !has_adapters });
         }
         let mut critic = None;
         if request.has_critic() {
-            let plan = pass(&with_values, scoring(training, values), "score_critic", as_trained)?;
-            scorers.push(Scorer { phase: "score_critic", plan, model: Model::Critic, owns_weights: false });
+            let plan = score(&with_values, scoring(training, values), Model::Critic, as_trained)?;
+            let model = Model::Critic;
+            scorers.push(Scorer { scores_as: model, plan, model, owns_weights: false });
             critic = Some(plan_step(with_values, of_critic(training))?);
         }
         Ok(Models { actor: plan_step(architecture.clone(), training.clone())?, critic, scorers })
@@ -101,24 +104,25 @@ impl Models {
         let trained = trained.into_iter().filter_map(|(model, plan)| Some((model, plan?)));
         let mut models: Vec<(Model, &Plan)> = trained.chain(own).collect();
         models.sort_by_key(|(model, _)| *model);
-        let kept = |model: Model, of: &dyn Fn(Category) -> bool| {
-            let states = ledger.states().iter().filter(|state| state.persistent && of(state.category));
+        let kept = |model: Model, category: Category| {
+            let states =
+                ledger.states().iter().filter(|state| state.persistent && state.category == category);
             let own = states.filter(|state| of_model(&state.name) == Some(model.as_str()));
             Bytes::new(own.map(|state| state.bytes.get()).sum()) // part of a total that fits
         };
         let in_memory = |(model, plan): (Model, &Plan)| ModelInMemory {
             name: model.as_str(),
             parameters: plan.parameters,
-            weights: kept(model, &|category| category == Category::Parameter),
-            optimizer: kept(model, &|category| {
-                matches!(category, Category::OptimizerState | Category::MasterWeight | Category::Gradient)
-            }),
+            weights: kept(model, Category::Parameter),
+            optimizer_state: kept(model, Category::OptimizerState),
+            master_weights: kept(model, Category::MasterWeight),
+            gradients: kept(model, Category::Gradient),
         };
         models.into_iter().map(in_memory).collect()
     }
 }
 
-/// The same model as one that gives values: a head for the vocabulary would be a parameter more, so it is left tied.
+/// A model as one that gives values: a head for the vocabulary would be a parameter more, so it is left tied.
 pub(super) fn with_values(architecture: &Architecture) -> Architecture {
     let shape = Shape { tie_word_embeddings: true, ..architecture.shape.clone() };
     Architecture { shape, ..architecture.clone() }
@@ -138,8 +142,20 @@ pub struct ModelInMemory {
     pub parameters: u64,
     /// Its weights and buffers.
     pub weights: Bytes,
-    /// Optimizer state, master weights and gradient buffers.
-    pub optimizer: Bytes,
+    /// Of the optimizer, where it is trained.
+    pub optimizer_state: Bytes,
+    /// Its weights as the optimizer has them, where that is another type.
+    pub master_weights: Bytes,
+    /// Buffers of gradients that outlive a step.
+    pub gradients: Bytes,
+}
+
+impl ModelInMemory {
+    /// All that is kept beside its weights to train it.
+    pub fn kept_to_train(&self) -> Bytes {
+        let kept = [self.optimizer_state, self.master_weights, self.gradients];
+        Bytes::new(kept.iter().map(|bytes| bytes.get()).sum()) // part of a total that fits
+    }
 }
 
 impl Algorithm {
@@ -147,5 +163,10 @@ impl Algorithm {
     /// (`_compute_loss`, `trl/trainer/dpo_trainer.py`).
     pub(super) fn scores_inside(self) -> bool {
         self == Algorithm::Dpo
+    }
+
+    /// Rows of a batch that each of its samples makes: of a pair the chosen and the rejected response.
+    pub(super) fn rows(self) -> u64 {
+        if self == Algorithm::Dpo { 2 } else { 1 }
     }
 }

@@ -4,6 +4,7 @@
 //! copies a layer's keys and values into longer ones. Prefill and the last step are run by the interpreter; the steps between
 //! only make the cache longer. The token that is sampled last is never fed, so the cache ends a token short of the sequence.
 
+use super::pass::Pass;
 use super::score::{Inference, scoring};
 use super::vllm::{self, Pool};
 use super::{Engine, PostTraining, sharding};
@@ -18,12 +19,6 @@ use crate::torch::{Dtype, Layout, Tensor, Torch, ops};
 use peakledger_core::{Bytes, Phase};
 use peakledger_input::Problem;
 use std::rc::Rc;
-
-/// The phase.
-pub(super) const ROLLOUT: &str = "rollout";
-
-/// The phase before it in which vLLM is given weights that are gathered for that.
-pub(super) const SYNC: &str = "sync_weights";
 
 /// A rollout that is planned.
 pub(super) struct Sampled {
@@ -81,7 +76,7 @@ fn generate(
     options.check(request.tokens(), layers, architecture.shape.num_experts)?;
     let run = Inference::load(architecture, &options, Some(sharding::of_trained(request)))?;
     let torch = &run.torch;
-    torch.begin(Phase::named(ROLLOUT), None);
+    torch.begin(Phase::named(Pass::Rollout.as_str()), None);
     torch.kv_cache.replace(Some(KvCache::new(windows(&architecture.shape))));
     let forward = |tokens: u64, pass: u32| -> Tensor {
         let batch = load(torch, &options, tokens, pass);

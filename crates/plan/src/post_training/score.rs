@@ -1,6 +1,8 @@
 //! A model that only runs forward: one micro-batch under `no_grad`, by the same modules as training, on a tape of its own. Where
 //! ranks share out its parameters, they come and go as in training.
 
+use super::models;
+use super::pass::Pass;
 use crate::Plan;
 use crate::config::Architecture;
 use crate::model::{Attend, Batch, Model, Run, ValueHead, response_log_probs};
@@ -130,7 +132,7 @@ pub(super) fn scoring(training: &Options, objective: Objective) -> Options {
     }
 }
 
-/// The same for a model that is not trained: as the framework loads it, so its parameters ask for gradients, and autocast
+/// The options of a training step for a pass of a model that is not trained: as the framework loads it, so its parameters ask for gradients, and autocast
 /// keeps copies of them while it runs. The actor without its adapters stays as frozen as it is.
 pub(super) fn untrained(training: &Options, objective: Objective, dtype: Option<Dtype>) -> Options {
     let scoring = scoring(training, objective);
@@ -146,20 +148,20 @@ pub(super) fn untrained(training: &Options, objective: Objective, dtype: Option<
     }
 }
 
-/// Plans one micro-batch of a pass that scores.
+/// Plans one micro-batch of a pass that scores, as that model does.
 ///
 /// # Errors
 /// Where a size does not fit into 64 bits, or the model cannot be built.
-pub(super) fn pass(
+pub(super) fn score(
     architecture: &Architecture,
     options: Options,
-    phase: &str,
+    scores_as: models::Model,
     way: Option<Way>,
 ) -> Result<Plan, Problem> {
     let seq_len = options.length(&architecture.shape);
     let run = Inference::load(architecture, &options, way)?;
     let torch = &run.torch;
-    torch.begin(Phase::named(phase), None);
+    torch.begin(Phase::named(Pass::Score(scores_as).as_str()), None);
     let batch = load(torch, &options, seq_len, 0);
     let scores = |last_hidden_state: &Tensor| {
         let head = run.model.head().and_then(|head| head.plain_weight());

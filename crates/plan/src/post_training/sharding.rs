@@ -19,6 +19,7 @@
 use super::{Algorithm, Engine, PostTraining};
 use crate::Plan;
 use crate::config::Architecture;
+use crate::multiples::gcd;
 use crate::options::Options;
 use crate::parallel::data::Way;
 use crate::parallel::{Mesh, Parallel, Sharding, Shown, classes, classes_that_may_need_most, plan_classes};
@@ -116,14 +117,10 @@ impl Ranks {
 /// several ranks, since rewards are gathered from all (`_calculate_rewards`, `trl/trainer/grpo_trainer.py`).
 pub(super) fn of_a_rank(group: u64, options: &Options) -> u64 {
     let world = options.mesh().map_or(1, |mesh| u64::from(mesh.world));
-    let (mut divisor, mut rest) = (group, world);
-    while rest > 0 {
-        (divisor, rest) = (rest, divisor % rest);
-    }
-    group.checked_div(divisor).unwrap_or(0)
+    group.checked_div(gcd(group, world)).unwrap_or(0)
 }
 
-/// The same step on that rank.
+/// The options of a step, on that rank.
 pub(super) fn on_rank(options: &Options, rank: u32) -> Options {
     Options { parallel: Parallel { rank, ..options.parallel.clone() }, ..options.clone() }
 }

@@ -100,10 +100,7 @@ fn rollout(sampled: &Sampled, options: &Options) -> String {
 
 fn scoring(request: &PostTraining, options: &Options, models: &Models) -> String {
     let passes: Vec<&str> = models.scorers.iter().map(|scorer| scorer.model.as_str()).collect();
-    let rows = match request.algorithm {
-        Algorithm::Dpo => options.micro_batch_size.saturating_mul(2),
-        _ => options.micro_batch_size,
-    };
+    let rows = request.rows(options);
     let adapters = match models.scorers.iter().any(|scorer| !scorer.owns_weights) && options.lora.is_some() {
         true if request.has_reference() => ", the reference being the actor without its adapters",
         _ => "",

@@ -27,8 +27,8 @@ use std::ops::Range;
 pub(crate) struct Folded {
     /// What was run.
     pub(crate) run: Tape,
-    /// Storages that are on the tape, and counted elsewhere: what stood for gradients of layers that were not run.
-    pub(crate) aside: Range<usize>,
+    /// Storages of the tape that stood for gradients of layers that were not run; these are counted in `more`.
+    pub(crate) stand_ins: Range<usize>,
     /// What was not run adds these: first what layers add, so many, and then what micro-batches add.
     pub(crate) more: Vec<More>,
     pub(super) of_layers: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Folded {
     pub(crate) costs: Vec<Costs>,
     /// What ran in a layer for another, which in the whole step is one that was not run.
     pub(crate) ran_for: Vec<(Moment, ModuleId)>,
-    /// The same of storages.
+    /// What was made in a layer for another, which in the whole step is one that was not run.
     pub(crate) made_for: Vec<(StorageId, ModuleId)>,
     /// The phases of the whole step.
     pub(crate) phases: Vec<PhaseRun>,
@@ -106,7 +106,7 @@ impl Folded {
         let phases = (0..run.marks.len()).map(|mark| PhaseRun { mark, later: 0, between: None }).collect();
         Folded {
             run,
-            aside: 0..0,
+            stand_ins: 0..0,
             more: Vec::new(),
             of_layers: 0,
             unseen: Vec::new(),
@@ -123,15 +123,15 @@ impl Folded {
 
     /// A step of which layers were not run; nothing where those that were are not alike.
     pub(crate) fn without_layers(run: Tape, repeat: Repeat, trail: Trail) -> Option<Folded> {
-        let OfLayers { aside, more, cuts, costs, ran_for, made_for } = repeat.adds(&run, &trail)?;
+        let OfLayers { stand_ins, more, cuts, costs, ran_for, made_for } = repeat.adds(&run, &trail)?;
         let layers = Some((repeat, trail));
         let of_layers = more.len();
-        Some(Folded { aside, more, of_layers, cuts, costs, ran_for, made_for, layers, ..Folded::of(run) })
+        Some(Folded { stand_ins, more, of_layers, cuts, costs, ran_for, made_for, layers, ..Folded::of(run) })
     }
 
-    /// The same without micro-batches; nothing where those that were run are not alike.
+    /// The step without micro-batches that are like others; nothing where those that were run are not alike.
     pub(crate) fn without_micro_batches(mut self, rounds: Rounds) -> Option<Folded> {
-        let turns = Turns::of(&self.run, &rounds, &self.aside)?;
+        let turns = Turns::of(&self.run, &rounds, &self.stand_ins)?;
         let adds = turns.adds(&self.more)?;
         self.more.extend(adds.more);
         self.phases = adds.phases;
@@ -165,7 +165,7 @@ impl Folded {
     /// All storages of the whole step as far as sums stand on them, those that were not run as one with what they are like.
     pub(crate) fn storages(&self) -> impl Iterator<Item = Stored> + Clone + '_ {
         let run = self.run.stored.iter().enumerate();
-        let run = run.filter(|(at, _)| !self.aside.contains(at)).map(|(_, stored)| *stored);
+        let run = run.filter(|(at, _)| !self.stand_ins.contains(at)).map(|(_, stored)| *stored);
         run.chain(self.together(&self.more))
     }
 
@@ -177,7 +177,7 @@ impl Folded {
     pub(crate) fn run_alone(&self, with_layers: bool) -> impl Iterator<Item = Stored> + Clone + '_ {
         let is_run = |at: &usize| {
             let id = StorageId(u32::try_from(*at).unwrap_or(u32::MAX));
-            !self.aside.contains(at) && self.unseen.binary_search(&id).is_err()
+            !self.stand_ins.contains(at) && self.unseen.binary_search(&id).is_err()
         };
         let run = self.run.stored.iter().enumerate();
         let run = run.filter(move |(at, _)| is_run(at)).map(|(_, stored)| *stored);

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// What layers add.
 pub(super) struct OfLayers {
-    pub(super) aside: Range<usize>,
+    pub(super) stand_ins: Range<usize>,
     pub(super) more: Vec<More>,
     pub(super) cuts: Vec<Cut>,
     pub(super) costs: Vec<Costs>,
@@ -37,11 +37,11 @@ impl Repeat {
         let whole = self.compared(run, trail)?;
         whole.once()?;
         let cuts = whole.cuts()?;
-        let (aside, mut more) = whole.in_place_of_stand_ins(&cuts)?;
+        let (stand_ins, mut more) = whole.in_place_of_stand_ins(&cuts)?;
         more.extend(whole.more(&cuts)?);
         let (ran_for, made_for) = whole.for_others()?;
         let cuts = cuts.into_values().collect();
-        Some(OfLayers { aside, more, cuts, costs: whole.costs()?, ran_for, made_for })
+        Some(OfLayers { stand_ins, more, cuts, costs: whole.costs()?, ran_for, made_for })
     }
 }
 

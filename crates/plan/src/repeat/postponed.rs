@@ -73,7 +73,7 @@ struct Parts {
 }
 
 impl Folded {
-    /// The same with what was postponed in its place: counted if it can be, else written down.
+    /// The step with what was postponed in its place: counted if it can be, else written down.
     pub(crate) fn with_postponed(self) -> Option<Folded> {
         match self.parts() {
             Some(Parts { run, more, cuts, ran_for, made_for, to, aside, kept }) => {
@@ -88,7 +88,7 @@ impl Folded {
     /// What of it is another then; nothing where something has no place and yet is on the host for long.
     fn parts(&self) -> Option<Parts> {
         let tape = &self.run;
-        self.aside.is_empty().then_some(())?;
+        self.stand_ins.is_empty().then_some(())?;
         let units: Option<Vec<Unit>> = self.cuts.iter().map(|cut| Unit::of(tape, cut)).collect();
         let units: BTreeMap<u32, Unit> =
             units?.into_iter().filter_map(|unit| Some((*unit.after.first()?, unit))).collect();

@@ -66,7 +66,7 @@ pub(super) struct Turns<'a> {
 
 impl Turns<'_> {
     /// The turns of a tape, without some storages that are made between two of them.
-    pub(super) fn of<'a>(tape: &'a Tape, rounds: &'a Rounds, aside: &Range<usize>) -> Option<Turns<'a>> {
+    pub(super) fn of<'a>(tape: &'a Tape, rounds: &'a Rounds, stand_ins: &Range<usize>) -> Option<Turns<'a>> {
         tape.stored.is_sorted_by_key(|stored| stored.birth).then_some(())?;
         let mut marks: Vec<Range<usize>> = Vec::new();
         for (at, mark) in tape.marks.iter().enumerate().filter(|(_, mark)| mark.micro_batch.is_some()) {
@@ -82,8 +82,8 @@ impl Turns<'_> {
         let turn = |(action, marks): (&Action, Range<usize>)| {
             let (from, to) = (first(marks.start), first(marks.end));
             let mut stored = made(from)..made(to);
-            if aside.end == stored.end {
-                stored.end = aside.start.max(stored.start);
+            if stand_ins.end == stored.end {
+                stored.end = stand_ins.start.max(stored.start);
             }
             // (inside a turn that is compared they make it unlike the other)
             Turn { action: *action, marks, moments: from.0..to.0, stored }

@@ -52,48 +52,47 @@ pub(crate) struct Outcome {
 /// # Errors
 /// Names the target of an adapter, or the frozen part, that the model does not have.
 pub(crate) fn run(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
-    let attempts =
-        [Alike { layers: true, micro_batches: true }, Alike { layers: false, micro_batches: true }];
-    for alike in attempts.into_iter().filter(|alike| !alike.layers || hopes_for_layers(arch, options)) {
-        if let Some(outcome) = run_alike(arch, options, seq_len, alike)? {
+    let attempts = [Few { layers: true, micro_batches: true }, Few { layers: false, micro_batches: true }];
+    for few in attempts.into_iter().filter(|few| !few.layers || hopes_for_layers(arch, options)) {
+        if let Some(outcome) = run_alike(arch, options, seq_len, few)? {
             return Ok(outcome);
         }
     }
     run_all(arch, options, seq_len)
 }
 
-/// The same with every layer and every micro-batch run.
+/// Runs the first step with every layer and every micro-batch.
 pub(crate) fn run_all(arch: &Architecture, options: &Options, seq_len: u64) -> Result<Outcome, Problem> {
     let (outcome, _) = run_recording(arch, options, seq_len, options.gradient_accumulation_steps, None)?;
     Ok(outcome)
 }
 
-/// What is taken to be alike, and run a few times alone.
+/// Of what only a few are run, and the others taken to be like them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Alike {
+pub(crate) struct Few {
     pub(crate) layers: bool,
     pub(crate) micro_batches: bool,
 }
 
-/// The same with few of what is alike run; nothing where they are not alike.
+/// Runs the first step with few of what is alike; nothing where they are not alike.
 pub(crate) fn run_alike(
     arch: &Architecture,
     options: &Options,
     seq_len: u64,
-    alike: Alike,
+    few: Few,
 ) -> Result<Option<Outcome>, Problem> {
-    let rounds = if alike.micro_batches { Rounds::of(options, arch.shape.num_experts > 0) } else { None };
+    let rounds = if few.micro_batches { Rounds::of(options, arch.shape.num_experts > 0) } else { None };
     let micro_batches = rounds.as_ref().map_or(options.gradient_accumulation_steps, |it| it.micro_batches);
     let order = rounds.as_ref().map(|it| it.run.as_slice());
-    let way = Way { micro_batches, order, few_layers: alike.layers, facts: None };
+    let way = Way { micro_batches, order, few_layers: few.layers, facts: None };
     let Some((outcome, _)) = run_so(arch, options, seq_len, way)? else { return Ok(None) };
     let Some(rounds) = rounds else { return Ok(Some(outcome)) };
     let folded = outcome.folded.without_micro_batches(rounds);
     Ok(folded.map(|folded| Outcome { folded, ..outcome }))
 }
 
-/// The same with every layer and so many micro-batches run, and with more facts than a plan needs where a place for them is
-/// given.
+/// Runs the first step with every layer and so many micro-batches, and notes more facts than a plan needs where a place for them
+/// is given.
 pub(crate) fn run_recording(
     arch: &Architecture,
     options: &Options,
@@ -255,10 +254,11 @@ fn run_so(
     let layers_left_out = torch.left_out().len();
     drop(loop_);
     let folded = match repeat.zip(torch.trail.take()) {
-        Some((repeat, trail)) if options.is_deepspeed() && options.parallel.sharding == Sharding::Zero2 => {
-            Folded::without_layers(tape, repeat, trail).and_then(Folded::with_postponed)
+        Some((repeat, trail)) => {
+            let was_postponed = trail.was_postponed();
+            let folded = Folded::without_layers(tape, repeat, trail);
+            if was_postponed { folded.and_then(Folded::with_postponed) } else { folded }
         }
-        Some((repeat, trail)) => Folded::without_layers(tape, repeat, trail),
         None => Some(Folded::of(tape)),
     };
     let outcome = |folded| Outcome {
@@ -271,10 +271,12 @@ fn run_so(
     Ok(folded.map(|folded| (outcome(folded), facts)))
 }
 
-/// Whether alike layers may leave alike stretches of the tape. Not where what ranks send goes by other bounds than those of
-/// layers: what DeepSpeed offloads under ZeRO 3 (its buckets else are postponed, or seen by [`layers_ahead`]); nor where it waits
-/// for gradients of weights that themselves wait. Nor where Megatron's layers make tables of their own in the first step, of
-/// which a cache keeps some (latent attention).
+/// Whether layers that are alike may leave stretches of the tape that are. Where they surely do not, running few of them would be
+/// for nothing, as all have to be run afterwards:
+/// - ZeRO 3 with the optimizer on the host: gradients leave for it a bucket at a time, and a bucket ends within some other layer
+///   each time (else buckets are postponed, or [`layers_ahead`] knows them);
+/// - DDP and FSDP2 in a pipeline whose gradients of weights wait: what ranks send each other waits for them;
+/// - Megatron's latent attention: a layer makes its table of positions in the first step, and a cache keeps some of these.
 pub(crate) fn hopes_for_layers(arch: &Architecture, options: &Options) -> bool {
     let has_tables = options.stack == Stack::Megatron && arch.shape.v_head_dim.is_some();
     let waits = !matches!(options.parallel.schedule, Schedule::OneFOneB | Schedule::Gpipe);

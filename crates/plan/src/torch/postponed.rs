@@ -1,5 +1,10 @@
-//! What is done in layers but goes by other bounds than theirs: where some layers are left out its place alone is marked in them,
-//! and all of it is done when backward has ended. [`crate::repeat`] puts it to its places.
+//! What is done while layers run backward, but at another place in each of them: ZeRO 2 reduces its bucket of gradients whenever
+//! that is full, which may be after the first matrix of one layer and the last of the next. So layers that are alike leave other
+//! stretches of the tape, and none could stand for another.
+//!
+//! Where layers are left out it is therefore postponed. A layer only marks the places at which it might be done (each gradient
+//! that comes), which are the same in all; and when backward has ended, and every gradient is known, also those of layers that
+//! were not run, all of it is done, place after place. [`crate::repeat`] then puts each to its place on the tape.
 
 use super::Torch;
 use super::trail::Part;
@@ -22,7 +27,7 @@ impl Torch {
     }
 
     /// Does what was postponed: of each place in turn what belongs there.
-    pub(crate) fn catches_up<T>(&self, places: impl IntoIterator<Item = T>, mut act: impl FnMut(T)) {
+    pub(crate) fn does_postponed<T>(&self, places: impl IntoIterator<Item = T>, mut act: impl FnMut(T)) {
         self.comes_to(Part::Postponed);
         for place in places {
             self.launch(POSTPONED);

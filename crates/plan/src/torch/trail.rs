@@ -59,6 +59,11 @@ impl Trail {
         }
     }
 
+    /// Whether anything was postponed, and done outside the layers.
+    pub(crate) fn was_postponed(&self) -> bool {
+        self.entries.iter().any(|entry| entry.part == Part::Postponed)
+    }
+
     fn part(&self) -> Part {
         self.entries.last().map_or(Part::Between, |entry| entry.part)
     }

@@ -211,7 +211,7 @@ fn ppo_trains_a_critic_beside_the_actor() {
     let step = planned(tiny(), bf16(2), short(Algorithm::Ppo));
     insta::assert_snapshot!(phases(step.ledger()).join(" "), @"rollout score_reward score_actor score_reference score_critic forward.0 loss.0 backward.0 update zero_grad critic_forward.0 critic_loss.0 critic_backward.0 critic_update critic_zero_grad");
     let models: Vec<(&str, u64, u64)> =
-        step.models.iter().map(|m| (m.name, m.parameters, m.optimizer.get())).collect();
+        step.models.iter().map(|m| (m.name, m.parameters, m.kept_to_train().get())).collect();
     // one output in place of the 1000 of the vocabulary
     let (actor, valued) = (202_048, 202_048 - 1000 * 64 + 64);
     let parameters: Vec<(&str, u64)> =
@@ -281,14 +281,20 @@ fn what_cannot_be_is_a_sentence() {
         said(Options { fused_loss: true, ..bf16(1) }, grpo()),
         said(Options { parallel: world, ..bf16(1) }, grpo()),
         said(bf16(0), grpo()),
+        said(Options { gradient_accumulation_steps: 0, ..bf16(1) }, grpo()),
         said(bf16(1 << 40), grpo()),
+        said(bf16((1 << 26) + 1), grpo()),
+        said(Options { gradient_accumulation_steps: 1 << 30, ..bf16(2) }, grpo()),
+        said(bf16(3), PostTraining { group_size: Some(u64::MAX - 1), ..grpo() }),
+        said(bf16(1), PostTraining { rollout_sequences: Some(1 << 40), ..grpo() }),
+        said(bf16(1), PostTraining { prompt_len: 1 << 40, ..grpo() }),
     ];
     insta::assert_snapshot!(lines.join("\n"), @"
     `--response-len`: a response of 0 tokens | use 1 or more
     `--prompt-len`: a prompt of 0 tokens | use 1 or more
     `--group-size`: groups of responses are GRPO's; dpo has none | leave it out, or use `--post-training grpo`
     `--group-size`: a group of 1 has nothing to be compared with | use 2 or more
-    `--group-size`: 12 sequences are no whole number of groups of 8 | use a divisor, or another `--rollout-sequences`
+    `--rollout-sequences`: 12 sequences are no whole number of groups of 8 | use a multiple of 8, or another `--group-size`
     `--rollout-sequences`: 8 sequences are no whole number of steps of 3 | make it a multiple of micro-batch size × accumulation steps
     `--rollout-sequences`: a rollout of 0 sequences | use 1 or more
     `--rollout-sequences`: DPO samples nothing: its responses come with the data | leave it out
@@ -297,6 +303,12 @@ fn what_cannot_be_is_a_sentence() {
     `--fused-loss`: the trainer computes its own loss, without whole logits | leave it out
     `--tp`: post-training is planned over data parallel ranks alone | leave it out, and shard by --fsdp full_shard or --zero 3
     `--micro-batch-size`: a micro-batch of 0 sequences | use 1 or more
+    `--gradient-accumulation-steps`: a step of 0 micro-batches | use 1 or more
     `--micro-batch-size`: 1099511627776 sequences × 13 tokens are more than 2^32 | use fewer or shorter ones
+    `--micro-batch-size`: a rollout of whole steps of 67108865 sequences and whole groups of 8 has more than 2^32 tokens | train on a multiple of 8
+    `--gradient-accumulation-steps`: 2147483648 sequences × 13 tokens are more than 2^32, which a step trains on | use fewer or shorter ones
+    `--group-size`: a rollout of whole steps of 3 sequences and whole groups of 18446744073709551614 has more than 2^32 tokens | use a smaller one
+    `--rollout-sequences`: 1099511627776 sequences × 13 tokens are more than 2^32 | use fewer or shorter ones
+    `--prompt-len`: prompt and response are more than 2^32 tokens | shorten one of them
     ");
 }

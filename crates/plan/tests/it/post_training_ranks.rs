@@ -367,7 +367,10 @@ fn what_cannot_be_shared_out_is_a_sentence() {
         said(on_four(Sharding::Replicated), vllm(3)),
         said(of(Parallel { dp: Some(8), ..Parallel::default() }), vllm(8)),
         said(on_four(Sharding::Replicated), vllm(0)),
-        said(Options { micro_batch_size: 3, ..on_four(Sharding::Replicated) }, short(Algorithm::Grpo)),
+        said(
+            Options { micro_batch_size: 3, ..on_four(Sharding::Replicated) },
+            PostTraining { rollout_sequences: Some(3), ..short(Algorithm::Grpo) },
+        ),
         said(on_four(Sharding::Zero2), PostTraining { rank: Some(4), ..short(Algorithm::Grpo) }),
     ];
     insta::assert_snapshot!(lines.join("\n"), @"
@@ -377,7 +380,7 @@ fn what_cannot_be_shared_out_is_a_sentence() {
     `--vllm-tensor-parallel-size`: groups of 3 do not divide the 4 ranks | use a divisor of --gpus
     `--vllm-tensor-parallel-size`: 8 ranks do not divide 4 heads | use a divisor of the heads
     `--vllm-tensor-parallel-size`: groups of 0 do not divide the 4 ranks | use a divisor of --gpus
-    `--group-size`: 3 sequences of each rank are no whole number of groups of 8 | use a divisor, or another `--rollout-sequences`
+    `--rollout-sequences`: 3 sequences of each rank are no whole number of groups of 8 | use a multiple of 2, or another `--group-size`
     `--rank`: there is no rank 4 of 4 | use 0 to 3, worst or all
     ");
 }

@@ -65,7 +65,7 @@ struct FitJson<'a> {
     gradient_accumulation_steps: u32,
     /// The fewest GPUs that share the step out so that it fits; null where it is not shared out, or where none do.
     fewest_gpus: Option<u32>,
-    /// The same of those that fill whole nodes; null where one node is enough.
+    /// The fewest GPUs that do so and fill whole nodes; null where one node is enough.
     fewest_gpus_in_whole_nodes: Option<u32>,
     rows: Vec<RowJson<'a>>,
     left_out: Vec<LeftOutJson<'a>>,

@@ -23,7 +23,7 @@ impl PlanReport<'_> {
         self.page_in(Room::SUBJECT, Room::shared(self.candidates.len() + 1), planned)
     }
 
-    /// The same page, but coarse and quick: for as long as a knob moves. Its states are not told apart.
+    /// The page while a knob moves: coarse and quick, and its states are not told apart.
     ///
     /// # Errors
     /// As of [`page`](crate::Report::page).

@@ -11,7 +11,7 @@ impl Options {
             return Ok(());
         }
         let sharding = self.parallel.sharding;
-        let replicas = mesh.dp * mesh.cp;
+        let replicas = mesh.replicas();
         self.check_without_effect(replicas)?;
         self.check_beside_model_parallel(mesh)?;
         if sharding.is_fsdp() {
@@ -49,7 +49,7 @@ impl Options {
     /// What shares out a model whose experts are spread over ranks. transformers does it itself, by FSDP2: `Trainer` has no
     /// other wrap such a model (`is_distributed_loading_by_transformers`).
     fn check_beside_experts(&self, mesh: &Mesh) -> Result<(), Problem> {
-        let (sharding, replicas) = (self.parallel.sharding, mesh.dp * mesh.cp);
+        let (sharding, replicas) = (self.parallel.sharding, mesh.replicas());
         let is_deferred = self.gradient_accumulation_steps > 1 && !self.parallel.data.sync_each_batch;
         let with_adapters = self.lora.is_some() && replicas > 1;
         match sharding {
@@ -136,7 +136,7 @@ impl Options {
     }
 
     fn check_fsdp(&self, mesh: &Mesh) -> Result<(), Problem> {
-        let replicas = mesh.dp * mesh.cp;
+        let replicas = mesh.replicas();
         let shards = mesh.shards(&self.parallel);
         if let Some(asked) = self.parallel.dp_shard_size.filter(|asked| *asked > replicas) {
             let cause = format!("there are {replicas} data parallel ranks, which are fewer than {asked}");

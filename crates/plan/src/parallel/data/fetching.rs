@@ -410,7 +410,12 @@ impl Fetching {
     }
 }
 
-/// As many as a multiple of the ranks.
+/// A rank's part of so many numbers; the last may be padded (`ds_tensor`).
+pub(super) fn part(numbers: u64, ranks: u32) -> u64 {
+    numbers.div_ceil(u64::from(ranks.max(1)))
+}
+
+/// The parts of all ranks together.
 fn padded(numbers: u64, ranks: u32) -> u64 {
-    numbers.div_ceil(u64::from(ranks)).saturating_mul(u64::from(ranks))
+    part(numbers, ranks).saturating_mul(u64::from(ranks))
 }

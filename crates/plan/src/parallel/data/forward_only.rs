@@ -4,7 +4,7 @@
 //! FSDP2 has the same hooks as in training. Under ZeRO 3 it is `DeepSpeedZeRoOffload` alone
 //! (`deepspeed/runtime/zero/parameter_offload.py`, 0.19): a rank has a part of every parameter, each by itself.
 
-use super::fetching::Fetching;
+use super::fetching::{Fetching, part};
 use super::fsdp::Fsdp;
 use super::tracing::{forward, trace};
 use crate::nn::Parameter;
@@ -103,9 +103,8 @@ impl ZeroOffload {
         way: Way,
     ) -> Result<ZeroOffload, Problem> {
         let mesh = options.mesh()?;
-        let ranks = u64::from(mesh.dp * mesh.cp);
         let part = |parameter: &Parameter| {
-            let numbers = parameter.tensor.layout().numel().div_ceil(ranks);
+            let numbers = part(parameter.tensor.layout().numel(), mesh.replicas());
             let role = Role::Of { parameter: parameter.id, state: "part" };
             let kind = (Category::Parameter, None);
             torch.place(

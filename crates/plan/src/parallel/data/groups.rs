@@ -57,8 +57,8 @@ impl Ranks {
     fn of(options: &Options, mesh: &Mesh, spread: Spread) -> Ranks {
         let (parallel, place) = (&options.parallel, mesh.place(options.parallel.rank));
         let dense = mesh.shards(parallel);
-        let rank = (place.dp * mesh.cp + place.cp) % dense;
-        let replicas = mesh.dp * mesh.cp / dense;
+        let rank = mesh.replica_of(parallel.rank) % dense;
+        let replicas = mesh.replicas() / dense;
         match spread {
             // pp × dp_replicate × efsdp × ep are the same ranks as pp × dp_replicate × fsdp × tp (`TransformersDeviceMesh`)
             Spread::Experts => Ranks {

@@ -55,7 +55,7 @@ pub(crate) fn shared_out(
     let mesh = options.mesh()?;
     let shared: SharedOut = match options.parallel.sharding {
         _ if options.stack != Stack::Transformers => return Ok(None),
-        Sharding::Replicated if mesh.dp * mesh.cp == 1 => return Ok(None),
+        Sharding::Replicated if mesh.replicas() == 1 => return Ok(None),
         Sharding::Replicated => {
             let ddp = Ddp::new(torch, &options.parallel.data, mesh.replica_peers(), parameters);
             (ddp, parameters.iter().cloned().map(Parameter::plain).collect())

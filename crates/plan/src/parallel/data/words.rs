@@ -13,7 +13,7 @@ impl Plan {
     /// How ranks share out the step, where there are several or they are told to.
     pub(crate) fn data_parallel(&self) -> Option<String> {
         let (options, mesh) = (&self.options, &self.mesh);
-        let ranks = mesh.dp * mesh.cp;
+        let ranks = mesh.replicas();
         let each = options.micro_batch_size;
         let said = match options.parallel.sharding {
             Sharding::Replicated if ranks == 1 => return None,
@@ -51,7 +51,7 @@ impl Options {
         let data = &self.parallel.data;
         let shards = mesh.shards(&self.parallel);
         let (replicas, reduced) =
-            (mesh.dp * mesh.cp / shards, data.reduce_dtype.unwrap_or(self.weights()).as_str());
+            (mesh.replicas() / shards, data.reduce_dtype.unwrap_or(self.weights()).as_str());
         let over = match replicas {
             1 if shards == 1 => "over 1 rank".to_owned(),
             1 => format!("over {shards} ranks"),

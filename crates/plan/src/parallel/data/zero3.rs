@@ -10,7 +10,7 @@
 //! `__add_grad_to_ipg_bucket`); their blocks are taken to be free at once.
 
 use super::communication::buffer;
-use super::fetching::Fetching;
+use super::fetching::{Fetching, part};
 use super::norm::{self, Looked};
 use super::tracing::trace;
 use crate::nn::Parameter;
@@ -84,10 +84,10 @@ impl Zero3 {
         mesh: &Mesh,
         parameters: Vec<Parameter>,
     ) -> (Rc<Zero3>, Vec<Parameter>) {
-        let ranks = mesh.dp * mesh.cp;
+        let ranks = mesh.replicas();
         let zero = options.parallel.data.zero;
         let trained: Vec<Parameter> = parameters.iter().filter(|p| p.leaf.is_some()).cloned().collect();
-        let part = |parameter: &Parameter| parameter.tensor.layout().numel().div_ceil(u64::from(ranks));
+        let part = |parameter: &Parameter| part(parameter.tensor.layout().numel(), ranks);
         let parts: Vec<u64> = trained.iter().map(part).collect();
         let dtype = trained.first().map_or(Dtype::F32, |parameter| parameter.tensor.dtype());
         let summed_in = options.grad_dtype.unwrap_or(dtype);

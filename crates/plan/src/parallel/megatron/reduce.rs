@@ -40,7 +40,6 @@ impl Group {
 /// The groups of what this rank trains that have any parameters.
 pub(crate) fn groups(options: &Options, parameters: &[Parameter]) -> Vec<Group> {
     let Ok(mesh) = options.mesh() else { unreachable!("a world that was checked") };
-    let place = mesh.place(options.parallel.rank);
     let within_stage = options.parallel.rank % (mesh.world / mesh.pp);
     let parts_here = parameters.last().map_or(0, |parameter| parameter.part_of_stage + 1);
     let of_part = |part_of_stage| {
@@ -48,8 +47,8 @@ pub(crate) fn groups(options: &Options, parameters: &[Parameter]) -> Vec<Group> 
             Group {
                 part_of_stage,
                 of_expert: false,
-                ranks: mesh.dp * mesh.cp,
-                rank: place.cp + mesh.cp * place.dp,
+                ranks: mesh.replicas(),
+                rank: mesh.replica_of(options.parallel.rank),
                 peers: mesh.replica_peers(),
             },
             Group {
@@ -77,7 +76,7 @@ pub(crate) fn finalize_model_grads(torch: &Rc<Torch>, options: &Options, paramet
     let Ok(mesh) = options.mesh() else { unreachable!("a world that was checked") };
     for group in groups(options, parameters) {
         let bytes = main_grad(group.buffer(options, parameters).numel);
-        if mesh.dp * mesh.cp > 1 {
+        if mesh.replicas() > 1 {
             torch.launch("mul_.Scalar"); // `gradient_scaling_factor`
             torch.moves(bytes.saturating_mul(2));
         }

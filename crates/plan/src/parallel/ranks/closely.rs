@@ -24,7 +24,7 @@ const MOST_BLOCKS: u64 = 1 << 15;
 /// As many kinds are looked at closely, however long their steps are.
 const FEWEST: usize = 4;
 
-/// The same as [`plan_ranks`], where `look` may take long if it is close. The rank that needs most is one of those that were looked at
+/// Plans every class of ranks as [`plan_ranks`] does, where `look` may take long if it is close. The rank that needs most is one of those that were looked at
 /// closely, and so is the one that is shown.
 ///
 /// # Errors

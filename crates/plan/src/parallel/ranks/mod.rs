@@ -71,7 +71,7 @@ pub fn plan_ranks<N: Ord + Send, T: Send>(
     plan_classes(architecture, options, classes(architecture, options)?, shown, look)
 }
 
-/// The same of some classes.
+/// Plans some classes of ranks, as [`plan_ranks`] does all.
 pub(crate) fn plan_classes<N: Ord + Send, T: Send>(
     architecture: &Architecture,
     options: &Options,

@@ -159,7 +159,20 @@ fn a_tape_of_few_layers_is_the_whole_one() {
         }
     }
     assert!(wrong.is_empty(), "{} of {met:?}: {wrong:#?}", wrong.len());
-    assert_eq!(met.len(), 10, "{met:?}");
+    let least = [
+        ("cp", 100),
+        ("ddp", 390),
+        ("ep", 50),
+        ("fsdp", 590),
+        ("megatron", 180),
+        ("megatron pp", 12),
+        ("pp", 90),
+        ("sp", 12),
+        ("tp", 100),
+        ("zero 1", 90),
+    ];
+    assert_eq!(met.keys().copied().collect::<Vec<_>>(), least.map(|(kind, _)| kind));
+    assert!(least.iter().all(|(kind, least)| met[kind] >= *least), "{met:?}");
 }
 
 /// What the dispatchers of Megatron's experts keep of a micro-batch goes in the next: micro-batches are alike all the same.
@@ -178,7 +191,7 @@ fn micro_batches_of_experts_are_alike() {
                 ..Options::default()
             };
             let whole = run_all(&architecture, &options, LENGTH).unwrap();
-            let alike = Alike { layers: false, micro_batches: true };
+            let alike = Few { layers: false, micro_batches: true };
             let repeated = run_alike(&architecture, &options, LENGTH, alike).unwrap();
             let repeated = repeated.unwrap_or_else(|| panic!("{family}: not repeated"));
             assert_eq!(difference(&architecture, &options, repeated, whole), None, "{family}");

@@ -67,7 +67,7 @@ fn a_repeated_tape_is_the_whole_one() {
             for gradient_accumulation_steps in [4, 9] {
                 let options = Options { gradient_accumulation_steps, ..options.clone() };
                 let whole = run_all(&architecture, &options, LENGTH).unwrap();
-                let alike = Alike { layers: false, micro_batches: true };
+                let alike = Few { layers: false, micro_batches: true };
                 let repeated = run_alike(&architecture, &options, LENGTH, alike).unwrap();
                 let repeated = repeated.unwrap_or_else(|| panic!("not repeated: {options:?}"));
                 let said = difference(&architecture, &options, repeated, whole);
@@ -115,7 +115,7 @@ fn in_buckets() -> Vec<Options> {
 
 #[test]
 fn micro_batches_that_go_through_buckets_are_alike() {
-    let alike = Alike { layers: false, micro_batches: true };
+    let alike = Few { layers: false, micro_batches: true };
     for architecture in ["llama", "mixtral"].map(|family| config(family, 3, "")) {
         for options in in_buckets() {
             let whole = run_all(&architecture, &options, LENGTH).unwrap();
@@ -253,7 +253,7 @@ fn compared(architecture: &Architecture, steps: impl Iterator<Item = Options>, m
         );
         let hopes = hopes_for_layers(architecture, &options);
         for layers in [false, true].into_iter().filter(|layers| !layers || hopes) {
-            match run_alike(architecture, &options, LENGTH, Alike { layers, micro_batches: true }).unwrap() {
+            match run_alike(architecture, &options, LENGTH, Few { layers, micro_batches: true }).unwrap() {
                 Some(few) => {
                     let [micro_batches, with_layers] = met.entry(format!("{schedule:?}")).or_default();
                     *micro_batches += usize::from(!layers);

@@ -10,11 +10,11 @@ use crate::config::Architecture;
 use crate::model::FAMILIES;
 use crate::options::{HoldOutputs, Offload, Options};
 use crate::plan::{At, Plan, PlannedPhase, StepPlan};
-use crate::step::{Alike, Outcome, run_alike, run_all};
+use crate::step::{Few, Outcome, run_alike, run_all};
 use peakledger_input::Source;
 
 const LENGTH: u64 = 20;
-const FEW: Alike = Alike { layers: true, micro_batches: true };
+const FEW: Few = Few { layers: true, micro_batches: true };
 
 /// What of a step of which little was run is not what the whole step has: its storages, its sums, who stands at its peaks.
 fn difference(

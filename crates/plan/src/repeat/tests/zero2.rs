@@ -75,7 +75,7 @@ struct Met {
 
 impl Met {
     fn meet(&mut self, architecture: &Architecture, options: &Options) {
-        let Ok(whole) = run_all(architecture, options, LENGTH) else { return };
+        let whole = run_all(architecture, options, LENGTH).unwrap();
         self.all += 1;
         let family = architecture.family.model_type;
         let said = match run_alike(architecture, options, LENGTH, FEW).unwrap() {
@@ -99,6 +99,7 @@ impl Met {
     fn are_right(&self, counted: usize) {
         let Met { wrong, all, .. } = self;
         assert!(wrong.is_empty(), "{} of {all}: {:#?}", wrong.len(), wrong.get(..4).unwrap_or(wrong));
+        assert!(*all > 0, "nothing was compared");
         assert!(self.counted * 100 >= all * counted, "{} of {all}", self.counted);
     }
 }

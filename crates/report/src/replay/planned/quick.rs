@@ -26,8 +26,8 @@ impl Reservation {
         }
     }
 
-    /// The same of a plan that takes no more than that; nothing of one that takes more, however much that be: what is reserved
-    /// once is taken, so that nothing has to be looked at from there on.
+    /// Whether a plan fits a card and takes no more than `most` of it; nothing of one that takes more, however much that be: what
+    /// is reserved once is taken, so that nothing has to be looked at from there on.
     pub fn fits_within(plan: &Plan, settings: Settings, card: &Card, most: Bytes) -> Option<Fits> {
         let most = most.get().saturating_sub(plan.outside(Some(card)).get());
         let mut allocator = Allocator::new(settings, limited(plan, Some(card)));

@@ -20,9 +20,7 @@ impl Zero {
         mesh: &Mesh,
         parameters: &[Parameter],
     ) -> (Rc<Zero>, Vec<Parameter>) {
-        let ranks = mesh.dp * mesh.cp;
-        let place = mesh.place(options.parallel.rank);
-        let rank = place.dp * mesh.cp + place.cp;
+        let (ranks, rank) = (mesh.replicas(), mesh.replica_of(options.parallel.rank));
         let trained: Vec<&Parameter> = parameters.iter().filter(|p| p.leaf.is_some()).collect();
         let dtype = trained.first().map_or(Dtype::F32, |parameter| parameter.tensor.dtype());
         let parts = Parts::of(trained.iter().map(|parameter| parameter.tensor.layout().numel()), ranks);

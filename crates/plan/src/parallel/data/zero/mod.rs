@@ -107,7 +107,7 @@ impl ModuleHooks for Zero {
                 }
             }
         } else if self.torch.postpones() {
-            self.catch_up(running);
+            self.fill_with_arrived(running);
         }
         self.reduce(running);
         let kept = running.kept.take();

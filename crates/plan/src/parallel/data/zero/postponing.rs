@@ -6,12 +6,12 @@ use super::buckets::Running;
 use std::collections::BTreeMap;
 
 impl Zero {
-    /// What was postponed: buckets are full at other places of each layer, and of other ranks' parts.
-    pub(super) fn catch_up(&self, running: &mut Running) {
+    /// Has what arrived, in layers that were run and in those that were not, fill the buckets.
+    pub(super) fn fill_with_arrived(&self, running: &mut Running) {
         let arrived = self.torch.with_left_out(std::mem::take(&mut running.arrived));
         let last_and_large = running.large.take();
         let firsts = self.firsts_of_layers();
-        self.torch.catches_up(arrived, |(layers_later, (numbers, index))| {
+        self.torch.does_postponed(arrived, |(layers_later, (numbers, index))| {
             let index = self.later_by(layers_later, index, &firsts).unwrap_or(index);
             let Some(placed) = self.parameters.get(index) else { return };
             self.torch.said_of(placed.parameter.module, || self.make_room(running, numbers, index));
