@@ -38,6 +38,10 @@ impl Options {
         if self.parallel.pp <= 1 {
             return Ok(());
         }
+        if self.parallel.data.sync_each_batch {
+            let cause = "a pipeline's schedule has gradients reduced once, when a stage has run all its micro-batches";
+            return refused("--sync-each-batch", cause, "leave it out, or --pp");
+        }
         let apart = matches!(self.parallel.schedule, Schedule::ZbH1 | Schedule::ZbH2 | Schedule::DualPipe);
         if sharding.is_fsdp() && apart {
             let cause = "FSDP2 reduces a layer's gradients when its backward has run, and this schedule makes them later";

@@ -139,13 +139,13 @@ fn stages() -> Vec<Options> {
         all.extend([of(Schedule::Gpipe, &bf16), full(&plain), full(&on_megatron(&plain))]);
         all.extend([&plain, &on_megatron(&plain)].map(|options| shared(options, Sharding::Zero1)));
         all.extend(others(&plain));
-        for sharding in [Sharding::Replicated, Sharding::FullShard, Sharding::HybridShard] {
-            for sync_each_batch in [false, true] {
-                let mut one = shared(&plain, sharding);
-                one.parallel.data.sync_each_batch = sync_each_batch;
-                one.parallel.gpus_per_node = 1; // a group of ranks that shard on each
-                all.extend([full(&one), one]);
-            }
+        let shardings =
+            [Sharding::Replicated, Sharding::FullShard, Sharding::ShardGradOp, Sharding::HybridShard];
+        for sharding in shardings {
+            let mut one = shared(&plain, sharding);
+            one.parallel.gpus_per_node = 1; // a group of ranks that shard on each
+            let in_rows = Parallel { schedule: Schedule::Gpipe, ..one.parallel.clone() };
+            all.extend([full(&one), Options { parallel: in_rows, ..one.clone() }, one]);
         }
         all.extend([on_megatron(&plain), plain]);
     }
