@@ -105,7 +105,7 @@ pub(crate) fn changes(options: &Options, saved_in: Option<Dtype>) -> Vec<Change>
 
 /// How data parallel ranks that each have everything may share it out instead.
 fn spread(options: &Options) -> Vec<(&'static str, String)> {
-    let Parallel { sharding, tp, dp, .. } = options.parallel;
+    let Parallel { sharding, tp, pp, dp, .. } = options.parallel;
     let replicas = Mesh::of(&options.parallel).map_or(1, |mesh| mesh.dp);
     if options.stack != Stack::Transformers || replicas == 1 {
         return Vec::new();
@@ -114,8 +114,8 @@ fn spread(options: &Options) -> Vec<(&'static str, String)> {
     let replicated = sharding == Sharding::Replicated;
     let mut list: Vec<(&'static str, String)> =
         strategies.into_iter().filter(|_| replicated).map(|(name, text)| (name, text.to_owned())).collect();
-    // between micro-batches, whole gradients wait for the last
-    let holds_whole = sharding.is_fsdp() && options.gradient_accumulation_steps > 1;
+    // between micro-batches, whole gradients wait for the last, in a pipeline whatever is asked for
+    let holds_whole = sharding.is_fsdp() && options.gradient_accumulation_steps > 1 && pp == 1;
     if holds_whole && !options.parallel.data.sync_each_batch {
         list.push(("sync-each-batch", "--sync-each-batch".to_owned()));
     }

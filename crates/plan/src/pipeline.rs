@@ -10,9 +10,10 @@
 use crate::model::{Batch, Model};
 use crate::options::Options;
 use crate::parallel::megatron::Names;
+use crate::parallel::resident::{Turn, turns};
 use crate::parallel::schedule::{Action, Pass, runs};
 use crate::parallel::stage::Part;
-use crate::parallel::{Schedule, Stack};
+use crate::parallel::{Schedule, Sharding, Stack};
 use crate::step::{Graph, Loop, load_part, place_input};
 use crate::torch::autograd::{Edge, Leaf, backward, backward_from};
 use crate::torch::deferred::Deferred;
@@ -28,6 +29,10 @@ const OUTPUT_GRAD: &str = "output gradient received";
 pub(crate) struct Pipeline {
     parts: Vec<(Part, Box<dyn Model>)>,
     actions: Vec<Action>,
+    /// Where the last backward of each part is.
+    ends: Vec<usize>,
+    /// Which parts are brought and taken away before each, where FSDP2 shares out a stage of several.
+    turns: Vec<Turn>,
     /// By micro-batch; empty where each is loaded when its turn comes (Megatron).
     inputs: Vec<Inputs>,
     /// The hidden states of a micro-batch between two stages, `[b, s, h]`; `[s, b, h]` with Megatron.
@@ -36,6 +41,8 @@ pub(crate) struct Pipeline {
     neighbours: [Peers; 2],
     /// Whether the second part of a stage is run from the last stage to the first.
     both_ways: bool,
+    /// Whether what was sent stays until its backward (`_output_slot_is_releasable`: DDP's reducer asks for it).
+    holds_outputs: bool,
 }
 
 impl Pipeline {
@@ -60,8 +67,21 @@ impl Pipeline {
             Inputs::load(torch, options, seq_len, micro_batch, run)
         });
         let inputs = inputs.collect();
+        let backwards = (0..).zip(&actions).filter(|(_, action)| action.pass.makes_weight_grads());
+        let last_of: BTreeMap<u32, usize> = backwards.map(|(at, action)| (action.part, at)).collect();
+        let ends = last_of.into_values().collect();
         let both_ways = parallel.schedule == Schedule::DualPipe;
-        Pipeline { actions, inputs, between, parts, neighbours, both_ways }
+        let by_schedule = parts.len() > 1 && options.stack == Stack::Transformers;
+        let by_schedule = by_schedule && parallel.sharding.is_fsdp();
+        let turns = if by_schedule { turns(&actions) } else { Vec::new() };
+        let is_ddp = parallel.sharding == Sharding::Replicated && mesh.replicas() > 1;
+        let holds_outputs = is_ddp && options.stack == Stack::Transformers;
+        Pipeline { actions, ends, turns, inputs, between, parts, neighbours, both_ways, holds_outputs }
+    }
+
+    /// Whether that is the last backward of its part (`last_backward`).
+    fn is_last_of_part(&self, index: usize) -> bool {
+        self.ends.contains(&index)
     }
 
     /// The stage that a part's hidden states go to, and that its gradients go to.
@@ -145,6 +165,11 @@ impl Kept {
             self.sent.clear();
         }
     }
+
+    /// All backwards of a part have run, and what they sent has arrived but for the last, which a name still holds.
+    fn all_is_sent(&mut self) {
+        self.sent_back.drain(..self.sent_back.len().saturating_sub(1));
+    }
 }
 
 impl Loop<'_> {
@@ -164,6 +189,7 @@ impl Loop<'_> {
                 continue;
             }
             torch.begin_as(phase(pass, part), Some(micro_batch), &Phase::Backward);
+            self.comes_to_part(pipeline, at);
             // the last backward is the last action: what data parallel ranks sum is complete then
             hooks.iter().for_each(|hooks| hooks.begin(at == last));
             match pass {
@@ -183,7 +209,11 @@ impl Loop<'_> {
             if is_megatron && cools_down {
                 kept.sent.clear();
             }
-            if pass != Pass::InputGrad {
+            if pipeline.is_last_of_part(at) {
+                kept.all_is_sent();
+                hooks.iter().for_each(|hooks| hooks.reduce_grad());
+            }
+            if pass.makes_weight_grads() {
                 self.backward_ended(at == last);
             }
             torch.end();
@@ -191,11 +221,32 @@ impl Loop<'_> {
         kept.names.map(Names::after_the_schedule)
     }
 
+    /// The part of an action is next; what the schedule takes away and brings before it goes and comes, and what the action runs
+    /// has come (`_assert_unsharded`).
+    fn comes_to_part(&self, pipeline: &Pipeline, index: usize) {
+        let Some(hooks) = self.torch.module_hooks.borrow().clone() else { return };
+        let Some(Action { part, .. }) = pipeline.actions.get(index) else { return };
+        let turn = pipeline.turns.get(index);
+        for part in turn.iter().flat_map(|turn| &turn.reshards) {
+            hooks.part(*part, false);
+            hooks.reshard();
+        }
+        for part in turn.iter().flat_map(|turn| &turn.unshards) {
+            hooks.part(*part, false);
+            hooks.unshard();
+        }
+        hooks.part(*part, pipeline.is_last_of_part(index));
+        if turn.is_some() {
+            hooks.wait_for_unshard();
+        }
+    }
+
     fn forward(&self, pipeline: &Pipeline, index: usize, kept: &mut Kept) {
         let torch = &self.torch;
         let Some(Action { micro_batch, part, .. }) = pipeline.actions.get(index).copied() else { return };
         let Some((at, model)) = pipeline.parts.get(part as usize) else { return };
         torch.begin_as(phase(Pass::Forward, part), Some(micro_batch), &Phase::Forward);
+        self.comes_to_part(pipeline, index);
         if kept.names.is_some() {
             kept.sent.clear(); // Megatron waits for it before the next forward
         }
@@ -233,7 +284,10 @@ impl Loop<'_> {
             Err(output) => {
                 let [next, _] = pipeline.forward_and_back(part);
                 torch.communicates(Collective::Send, output.bytes(), next);
-                let left = kept.names.is_some().then(|| self.left_of_sent(&output));
+                let left = match kept.names {
+                    Some(_) => Some(self.left_of_sent(&output)),
+                    None => pipeline.holds_outputs.then(|| output.detach()),
+                };
                 if self.options.parallel.schedule != Schedule::Gpipe {
                     kept.sent.clear(); // what was sent before has arrived; GPipe waits when all forwards are done
                 }

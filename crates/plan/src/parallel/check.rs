@@ -38,9 +38,25 @@ impl Options {
         if self.parallel.pp <= 1 {
             return Ok(());
         }
-        let apart = matches!(self.parallel.schedule, Schedule::ZbH1 | Schedule::ZbH2 | Schedule::DualPipe);
-        if sharding.is_fsdp() && apart {
-            let cause = "FSDP2 reduces a layer's gradients when its backward has run, and this schedule makes them later";
+        if self.parallel.data.sync_each_batch {
+            let cause = "a pipeline's schedule has gradients reduced once, when a stage has run all its micro-batches";
+            return refused("--sync-each-batch", cause, "leave it out, or --pp");
+        }
+        let beside_fsdp = match self.parallel.schedule {
+            _ if !sharding.is_fsdp() => None,
+            Schedule::OneFOneB | Schedule::Gpipe | Schedule::Interleaved => None,
+            Schedule::ZbH2 | Schedule::DualPipe => {
+                Some("torch.distributed.pipelining, which runs FSDP2 beside a pipeline, has no such schedule")
+            }
+            Schedule::ZbH1 if sharding == Sharding::ShardGradOp => {
+                Some("weights whose gradients wait are not planned yet beside FSDP2")
+            }
+            // torch 2.15 says nothing: such weights have no gradient of that micro-batch
+            Schedule::ZbH1 => Some(
+                "torch does not find the weights that a layer has shared out when its backward begins (`stage_backward_input`), so their gradients would be left out",
+            ),
+        };
+        if let Some(cause) = beside_fsdp {
             return refused("--schedule", cause, "use 1f1b, gpipe or interleaved");
         }
         if matches!(sharding, Sharding::Zero2 | Sharding::Zero3) {

@@ -16,6 +16,7 @@ mod mesh;
 mod nodes;
 mod notes;
 mod ranks;
+pub(crate) mod resident;
 pub(crate) mod schedule;
 pub(crate) mod stage;
 pub(crate) mod tensor;

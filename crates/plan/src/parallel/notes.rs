@@ -104,8 +104,12 @@ impl Plan {
                 "Megatron-LM's schedules do (--deallocate-pipeline-outputs; with virtual stages --overlap-p2p-communication)"
             }
         };
+        let sent_in = match self.options.gathered() {
+            Some(_) => "type that weights are gathered in",
+            None => "type of the weights",
+        };
         format!(
-            "{order}; stage {stage} of {} holds layers {}{around}; hidden states are sent in the type of the weights, and receive \
+            "{order}; stage {stage} of {} holds layers {}{around}; hidden states are sent in the {sent_in}, and receive \
              buffers are made and let go of as {by}{tied}",
             self.mesh.pp,
             held.join(" and "),

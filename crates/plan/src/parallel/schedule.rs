@@ -17,6 +17,13 @@ pub(crate) enum Pass {
     WeightGrad,
 }
 
+impl Pass {
+    /// Whether it leaves all gradients of weights that its micro-batch has in the part.
+    pub(crate) fn makes_weight_grads(self) -> bool {
+        matches!(self, Pass::Backward | Pass::WeightGrad)
+    }
+}
+
 /// One thing that a stage does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Action {

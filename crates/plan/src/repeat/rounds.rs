@@ -311,7 +311,7 @@ fn key(action: &Action) -> (u32, Pass) {
 /// that leaves goes by where a pass stands among the others, not by its micro-batch.
 pub(crate) fn shares_within_passes(options: &Options) -> bool {
     let Ok(mesh) = options.mesh() else { return true };
-    let is_ddp = options.parallel.sharding == Sharding::Replicated && mesh.dp * mesh.cp > 1;
+    let is_ddp = options.parallel.sharding == Sharding::Replicated && mesh.replicas() > 1;
     options.stack == Stack::Transformers && mesh.pp > 1 && (is_ddp || options.parallel.sharding.is_fsdp())
 }
 
@@ -330,7 +330,7 @@ fn ends_otherwise(options: &Options, has_experts: bool) -> bool {
         return true;
     }
     let Ok(mesh) = options.mesh() else { return true };
-    let shares = mesh.dp * mesh.cp > 1 || options.parallel.sharding != Sharding::Replicated;
+    let shares = mesh.replicas() > 1 || options.parallel.sharding != Sharding::Replicated;
     shares && options.stack == Stack::Transformers && !options.parallel.data.sync_each_batch
 }
 

@@ -199,10 +199,17 @@ impl Turns<'_> {
             let is_the_same = there == place && !self.rounds.is_compared(place);
             is_the_same.then(|| self.in_whole(along, place, base)).flatten().map(Meaning::Fixed)
         };
-        // what is there longer than what any other has, and the last pass of all lets go of, is there until then
-        let is_last = place + 1 == self.turns.len() && !is_again && neighbour(step).is_none_or(|it| it < at);
-        let until_last = || self.in_whole(along, place, base);
-        by(step).or_else(|| by(-step)).or_else(|| is_last.then(until_last).flatten().map(Meaning::Fixed))
+        // what is there longer than what any other has, and the last pass of a part lets go of, is there until then
+        let is_last = || !is_again && self.is_last_of_part(place) && neighbour(step).is_none_or(|it| it < at);
+        let until_last = || self.in_whole(along, place, base).filter(|_| is_last());
+        by(step).or_else(|| by(-step)).or_else(|| until_last().map(Meaning::Fixed))
+    }
+
+    /// Whether no turn of the same part comes later.
+    fn is_last_of_part(&self, turn: usize) -> bool {
+        let part = |turn: &Turn| turn.action.part;
+        let later = self.turns.get(turn + 1..).unwrap_or_default();
+        self.turns.get(turn).is_some_and(|last| later.iter().all(|turn| part(turn) != part(last)))
     }
 
     /// A place in a turn as it was run, in the whole step.

@@ -224,7 +224,8 @@ fn run_so(
                 Stack::Transformers => [rows, tokens, width],
                 Stack::Megatron => [tokens, rows, width],
             };
-            let between = (Layout::contiguous(&hidden_states), weights);
+            // who gathers weights in another type computes in it
+            let between = (Layout::contiguous(&hidden_states), options.gathered().unwrap_or(weights));
             let order = match order {
                 Some(order) => order.to_vec(),
                 None => actions(parallel, stage, micro_batches, options.gradient_accumulation_steps),

@@ -18,8 +18,20 @@ pub(crate) type Carried = [u64; 6];
 
 /// Hooks of a strategy. Those that it does not need do nothing.
 pub(crate) trait ModuleHooks {
-    /// A micro-batch begins, after which the step goes on to the update if it is the last.
+    /// What follows is of that part of a pipeline stage, and if it is a backward, it is the part's last or not.
+    fn part(&self, _part: u32, _is_last: bool) {}
+
+    /// A micro-batch begins, after which the step goes on to the update if it is the last; in a pipeline, its backward.
     fn begin(&self, _is_last: bool) {}
+
+    /// All parameters of the part set out to the rank (`UNSHARD` of a pipeline's schedule).
+    fn unshard(&self) {}
+
+    /// They have come.
+    fn wait_for_unshard(&self) {}
+
+    /// They go again (`RESHARD`).
+    fn reshard(&self) {}
 
     /// The model's forward begins.
     fn enter(&self) {}
@@ -73,6 +85,9 @@ pub(crate) trait ModuleHooks {
 
     /// Backward has ended.
     fn end(&self) {}
+
+    /// All backward passes of the part have (`REDUCE_GRAD` of a pipeline's schedule).
+    fn reduce_grad(&self) {}
 
     /// The layers have put that out, and what follows them is next.
     fn before_head(self: Rc<Self>, hidden_states: Tensor) -> Tensor {

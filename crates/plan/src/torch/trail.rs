@@ -81,6 +81,12 @@ impl Torch {
         if layer < left_out.start { layer } else { layer + left_out.len() }
     }
 
+    /// The number that a layer is run as which the model has at that place.
+    pub(crate) fn as_run(&self, layer: usize) -> usize {
+        let left_out = self.left_out();
+        if layer < left_out.end { layer } else { layer - left_out.len() }
+    }
+
     /// What came of layers in a backward pass, with what would have come of those that are not run: each with how many layers later
     /// it is than what came.
     pub(crate) fn with_left_out<T: Clone>(&self, came: Vec<(Option<usize>, T)>) -> Vec<(usize, T)> {

@@ -4,7 +4,7 @@ use peakledger_core::Category;
 use peakledger_input::Source;
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Lora, LoraTargets, Offload, Options, Precision, Recompute};
-use peakledger_plan::parallel::{Parallel, Schedule, Sharding};
+use peakledger_plan::parallel::{DataParallel, Parallel, Schedule, Sharding};
 use peakledger_plan::{Dtype, Plan, PlannedPhase, plan};
 
 const LAYERS: u64 = 8;
@@ -242,5 +242,93 @@ fn stages_go_together_with_what_a_step_may_be() {
             let end = plan.steady.phases.last().unwrap();
             assert_eq!(end.end, plan.steady.phases.first().unwrap().end, "nothing is left over: {options:?}");
         }
+    }
+}
+
+/// Numbers of a layer's parameters, one by one.
+fn of_a_layer() -> [u64; 9] {
+    let (square, inner) = (HIDDEN * HIDDEN, HIDDEN * INNER);
+    [square, square, square, square, inner, inner, inner, HIDDEN, HIDDEN]
+}
+
+/// A layer's parameters in numbers of so many bytes, each in blocks of 512 B.
+fn blocks_of_a_layer(width: u64) -> u64 {
+    of_a_layer().iter().map(|numbers| (numbers * width).div_ceil(512) * 512).sum()
+}
+
+fn ends(plan: &Plan, name: &str) -> Vec<u64> {
+    phases(plan, name).map(|phase| phase.end.get()).collect()
+}
+
+/// The second of four stages, two layers, over two ranks that share them out in bf16 and sum gradients in fp32.
+fn sharded_stage(schedule: Schedule, sharding: Sharding) -> Plan {
+    let data = DataParallel { reduce_dtype: Some(Dtype::F32), ..DataParallel::default() };
+    let plain = options(4, schedule, 3);
+    let parallel = Parallel { dp: Some(2), rank: 2, sharding, data, virtual_stages: 1, ..plain.parallel };
+    let options = Options { precision: Precision::Bf16, seq_len: Some(8), parallel, ..plain };
+    plan(architecture(false), options).unwrap()
+}
+
+/// After the first backward both layers are whole, and so are their gradients, in the type that they are summed in: no backward
+/// takes them away. When all are done, one layer after the other is reduced.
+#[test]
+fn layers_of_a_stage_are_whole_from_the_first_backward_to_the_last() {
+    let plan = sharded_stage(Schedule::Gpipe, Sharding::FullShard);
+    let (forward, backward) = (ends(&plan, "forward"), ends(&plan, "backward"));
+    let start = ends(&plan, "load")[0];
+    let sent = 8 * HIDDEN * 2;
+    // what is sent stays until all forward passes are done, what is sent back until all backward passes are
+    let kept = forward[1] - forward[0] - sent;
+    assert_eq!(forward, [1, 2, 3].map(|passes| start + passes * (kept + sent)));
+    let (whole, gradients) = (2 * blocks_of_a_layer(2), 2 * blocks_of_a_layer(4));
+    assert_eq!(backward[0], start + 2 * kept + whole + gradients + sent);
+    assert_eq!(backward[1], start + kept + whole + gradients + 2 * sent);
+    // a rank's half of them in bf16, a buffer for each layer; the last gradient that was sent has a name still
+    let shards = LAYER;
+    assert_eq!(backward[2], start + 2 * shards.div_ceil(512) * 512 + sent);
+    // the last layer's gradients are copied side by side while those of both are there, and its parameters are not
+    let last = phases(&plan, "backward").last().unwrap();
+    let side_by_side = (LAYER * 4).div_ceil(512) * 512;
+    assert_eq!(last.peak.get(), start + whole / 2 + gradients + side_by_side + sent);
+}
+
+/// What ranks gather and reduce for it: every forward gathers, since the one before it took the layers away, and so does the
+/// first backward; of 1F1B a forward that comes after a backward does not. Each rank sends half of the whole.
+#[test]
+fn what_is_whole_is_not_gathered_again() {
+    let gathers = |schedule, sharding| {
+        let plan = sharded_stage(schedule, sharding);
+        let sent = u128::from(2 * 3 * 8 * HIDDEN * 2);
+        let reduced = u128::from(2 * LAYER * 4 / 2);
+        let gathered = plan.steady.costs().communicated() - sent - reduced;
+        assert_eq!(gathered % u128::from(2 * LAYER), 0);
+        gathered / u128::from(2 * LAYER)
+    };
+    assert_eq!(gathers(Schedule::Gpipe, Sharding::FullShard), 3 + 1);
+    assert_eq!(gathers(Schedule::Gpipe, Sharding::ShardGradOp), 1);
+    // F F F B B B on this stage
+    assert_eq!(gathers(Schedule::OneFOneB, Sharding::FullShard), 3 + 1);
+    assert_eq!(gathers(Schedule::OneFOneB, Sharding::ShardGradOp), 1);
+}
+
+/// DDP's reducer asks for the outputs of a stage, so each stays until its backward; its parts have buckets each, of as many bytes
+/// as they have gradients.
+#[test]
+fn under_ddp_what_was_sent_stays() {
+    let alone = options(2, Schedule::Gpipe, 6);
+    let after_one = |dp| {
+        let parallel = Parallel { dp: Some(dp), ..alone.parallel.clone() };
+        let plan = plan(architecture(false), Options { parallel, ..alone.clone() }).unwrap();
+        ends(&plan, "backward")[0] - ends(&plan, "load")[0]
+    };
+    assert_eq!(after_one(2), after_one(1) + 5 * BETWEEN);
+    for schedule in [Schedule::OneFOneB, Schedule::Interleaved] {
+        let alone = options(2, schedule, 4);
+        let spread = Parallel { dp: Some(2), ..alone.parallel.clone() };
+        let plan = plan(architecture(false), Options { parallel: spread, ..alone }).unwrap();
+        let update = phases(&plan, "update").next().unwrap().by_category;
+        let buckets = update.get(Category::CommunicationBuffer).get();
+        let gradients = plan.rank_parameters * 4;
+        assert!((gradients..gradients + 4 * 512).contains(&buckets), "{schedule:?}: {buckets}, {gradients}");
     }
 }

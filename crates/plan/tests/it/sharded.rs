@@ -3,13 +3,15 @@
 use crate::shared;
 use crate::truth::{figures, held_by_tracker, phases};
 use peakledger_plan::options::{HoldOutputs, Options};
-use peakledger_plan::parallel::{DataParallel, Parallel, RotateMethod, Sharding};
+use peakledger_plan::parallel::{DataParallel, Parallel, RotateMethod, Schedule, Sharding};
 use peakledger_plan::{Dtype, plan};
 use serde_json::{Value, json};
 
 #[test]
 fn every_row_of_the_table() {
-    let rows = include_str!("../data/sharded.jsonl");
+    let rows = include_str!("../data/sharded.jsonl").to_owned();
+    let rows = rows
+        + &std::env::var("PIPES_ROWS").map(|path| std::fs::read_to_string(path).unwrap()).unwrap_or_default();
     let mut wrong = Vec::new();
     for row in rows.lines() {
         let row: Value = serde_json::from_str(row).unwrap();
@@ -40,8 +42,10 @@ fn compare(row: &Value, wrong: &mut Vec<String>) {
         }
     };
     let is_half = row["job"]["dtype"] == "bfloat16";
-    same("parameters".to_owned(), plan.parameters, row["params"].as_u64().unwrap());
-    same("trainable".to_owned(), plan.trainable, row["trainable"].as_u64().unwrap());
+    // of a pipeline, the stage's
+    let parameters = if row["job"]["pp"].is_null() { plan.parameters } else { plan.rank_parameters };
+    same("parameters".to_owned(), parameters, row["params"].as_u64().unwrap());
+    same("trainable".to_owned(), plan.trainable, row["trainable"].as_u64().unwrap_or(plan.trainable));
     for (step, key) in [(&plan.first, "first_step"), (&plan.steady, "steady_step")] {
         let truth = phases(&row[key]);
         // what the tracker holds of its own, from backward on; hidden states are of the type that parameters are gathered in
@@ -84,6 +88,13 @@ fn parallel(job: &Value) -> Parallel {
         gpus: Some(world),
         tp: number("tp").unwrap_or(1),
         ep: number("ep").unwrap_or(1),
+        pp: number("pp").unwrap_or(1),
+        schedule: match job["schedule"].as_str() {
+            Some("gpipe") => Schedule::Gpipe,
+            Some("interleaved") => Schedule::Interleaved,
+            _ => Schedule::OneFOneB,
+        },
+        virtual_stages: number("parts").unwrap_or(1),
         loss_parallel: job["loss_parallel"] == true,
         cp: number("cp").unwrap_or(1),
         cp_rotate: match job["rotate"].as_str() {

@@ -16,7 +16,8 @@ A job: {"id", "config": {…}, "batch", "seq", "dtype": "bfloat16"|"float16"|"fl
   "mixed": the type that fp32 parameters are gathered in, "reduce_dtype", "sync_each_batch", "bucket_view",
   "tp": tensor parallel ranks of the world's, "sp": with the sequence, "ep": ranks that experts are spread over,
   "received": the rows that this rank's experts receive, "loss_parallel": whether tp's logits stay split,
-  "cp": context parallel ranks of the world's, "rotate": "allgather"|"alltoall" (both in `context.py`)}
+  "cp": context parallel ranks of the world's, "rotate": "allgather"|"alltoall" (both in `context.py`),
+  "pp": stages of a pipeline, of one of which this is a rank (what else they are told is in `pipeline.py`)}
 Without a strategy, a rank of tp or ep alone: "precision": "pure"|"autocast" (`CARD=cuda`)|"fp32", "drop_logits" (the loop
 lets go of the output before backward, as it does with a strategy), "ops": the log of the steady step comes with the row.
 """
@@ -28,6 +29,7 @@ import multiprocessing
 import sys
 
 import context
+import pipeline
 import split
 import torch
 import torch.distributed as dist
@@ -81,6 +83,8 @@ def layers(model):
 
 
 def mesh_of(job):
+    if job.get("pp"):
+        return (pipeline.mesh_of(job),)
     if job.get("cp"):
         return context.mesh_of(job, CARD), None
     if is_split(job):
@@ -132,6 +136,8 @@ def run(job):
 
 def steps(job, meshes):
     STEPPING.clear()
+    if job.get("pp"):
+        return pipeline.steps(job, *meshes, lambda: built(job, ())[0])
     strategy = job.get("strategy")
     model, plans = built(job, meshes)
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)

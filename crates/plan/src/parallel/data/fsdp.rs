@@ -18,7 +18,7 @@ use crate::torch::autograd::{on_gradient, on_gradients};
 use crate::torch::hooks::{Inner, InnerExperts, ModuleHooks};
 use crate::torch::network::Collective;
 use crate::torch::tape::Role;
-use crate::torch::{Dtype, ModuleId, Stream, Tensor, Torch, ops};
+use crate::torch::{Dtype, ModuleId, Stream, Tensor, Torch, ops, trail};
 use peakledger_core::{Category, Device};
 use peakledger_input::Problem;
 use std::cell::{Cell, RefCell};
@@ -37,6 +37,8 @@ pub(crate) struct Fsdp {
     param_dtype: Option<Dtype>,
     reduce_dtype: Option<Dtype>,
     sync_each_batch: bool,
+    /// Whether the schedule of a pipeline says when gradients are reduced.
+    in_pipeline: bool,
     /// Whether shards, their gradients and the optimizer are on the host (`CPUOffloadPolicy`).
     offloaded: bool,
     /// Whether this micro-batch's gradients are reduced (`set_requires_gradient_sync`).
@@ -70,6 +72,7 @@ impl Fsdp {
             param_dtype: options.gathered(),
             reduce_dtype: data.reduce_dtype,
             sync_each_batch: data.sync_each_batch,
+            in_pipeline: options.parallel.pp > 1,
             offloaded: options.offload.parameters,
             reduces: Cell::new(true),
             last_gathered: RefCell::new(None),
@@ -109,8 +112,8 @@ impl Fsdp {
     /// A group's parameters come for its forward, and what the gather before them put out goes.
     fn pre_forward(&self, part: Part) {
         let Some((_, group)) = self.group(part) else { return };
-        self.unshard(group);
-        self.wait_for_unshard(group, true);
+        self.unshard_of(group);
+        self.wait_for_unshard_of(group, true);
     }
 
     /// They go again, unless they stay to backward. Within backward, where a checkpoint runs a second time, they stay; who
@@ -126,17 +129,22 @@ impl Fsdp {
     /// A group's parameters come for its backward, and those of the one that comes next set out.
     fn pre_backward(&self, part: Part) {
         let Some((at, group)) = self.group(part) else { return };
-        self.unshard(group);
-        self.wait_for_unshard(group, false);
+        self.unshard_of(group);
+        self.wait_for_unshard_of(group, false);
         let left_out = self.torch.left_out();
         let mut before = self.groups.iter().take(at).rev();
         if let Some(next) = before.find(|group| !group.is_of(&left_out)) {
-            self.unshard(next);
+            self.unshard_of(next);
         }
     }
 
     /// `unshard`: a group's parameters set out, cast to the type that they are used in.
-    fn unshard(&self, group: &Group) {
+    fn unshard_of(&self, group: &Group) {
+        self.unshard_on(Stream::AllGather, group);
+    }
+
+    /// The same, on the stream that it is asked for on where that does not wait (`get_all_gather_streams`).
+    fn unshard_on(&self, stream: Stream, group: &Group) {
         let mut state = group.state.borrow_mut();
         if !matches!(*state, State::Sharded) {
             return;
@@ -161,7 +169,7 @@ impl Fsdp {
             drop(inputs);
             *state = State::Gathering(Some(output));
         };
-        torch.inside(group.module, || torch.on_stream(Stream::AllGather, gather));
+        torch.inside(group.module, || torch.on_stream(stream, gather));
     }
 
     /// Copies of shards in the type that they are gathered in, where they are not kept in it on the device
@@ -191,7 +199,7 @@ impl Fsdp {
     }
 
     /// `wait_for_unshard`: what was gathered is copied out into parameters.
-    fn wait_for_unshard(&self, group: &Group, in_forward: bool) {
+    fn wait_for_unshard_of(&self, group: &Group, in_forward: bool) {
         let mut state = group.state.borrow_mut();
         if !matches!(*state, State::Gathering(_)) {
             return;
@@ -249,11 +257,14 @@ impl Fsdp {
         }
     }
 
-    /// `post_backward`: whole gradients are reduced to those of this rank's shards, and the parameters go.
+    /// `post_backward`: whole gradients are reduced to those of this rank's shards, and the parameters go. Where both wait for
+    /// the other micro-batches of a pipeline, nothing goes.
     fn post_backward(&self, group: &Group) {
         group.done.set(true);
         if !self.reduces.get() {
-            group.reshard();
+            if !self.in_pipeline {
+                group.reshard();
+            }
             return;
         }
         let grads = self.torch.inside(group.module, || group.take_grads());
@@ -266,6 +277,27 @@ impl Fsdp {
             let input = self.reduce(group, grads);
             *self.last_reduced.borrow_mut() = Some(input);
         });
+    }
+
+    /// `_end_backward_iteration`: what was kept until all reductions are done goes.
+    fn end_iteration(&self) {
+        self.last_reduced.borrow_mut().take();
+        for group in &self.groups {
+            group.all_reduced.borrow_mut().take();
+            let mut state = group.state.borrow_mut();
+            if matches!(*state, State::Gathering(_)) {
+                *state = State::Sharded;
+            }
+        }
+    }
+
+    /// The group of what is in no layer.
+    fn rest(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|group| group.part == Part::Rest)
+    }
+
+    fn others(&self) -> impl DoubleEndedIterator<Item = &Group> {
+        self.groups.iter().filter(|group| group.part != Part::Rest)
     }
 
     /// `foreach_reduce`: gradients side by side, each padded to so many rows as there are ranks; what goes out stays.
@@ -346,8 +378,9 @@ impl Fsdp {
 }
 
 impl ModuleHooks for Fsdp {
+    /// A pipeline has every backward leave what it made (`backward_maybe_with_nosync`, `torch/distributed/pipelining/stage.py`).
     fn begin(&self, is_last: bool) {
-        let reduces = is_last || self.sync_each_batch;
+        let reduces = !self.in_pipeline && (is_last || self.sync_each_batch);
         self.reduces.set(reduces);
         let left_out = self.torch.left_out();
         for group in &self.groups {
@@ -424,19 +457,40 @@ impl ModuleHooks for Fsdp {
 
     /// The groups whose backward nothing told the end of, the root first (`_root_post_backward_final_callback`).
     fn end(&self) {
-        let rest = self.groups.iter().filter(|group| group.part == Part::Rest);
-        let others = self.groups.iter().filter(|group| group.part != Part::Rest);
-        for group in rest.chain(others).filter(|group| !group.done.get()) {
+        for group in self.rest().chain(self.others()).filter(|group| !group.done.get()) {
             self.post_backward(group);
         }
-        self.last_reduced.borrow_mut().take();
-        for group in &self.groups {
-            group.all_reduced.borrow_mut().take();
-            let mut state = group.state.borrow_mut();
-            if matches!(*state, State::Gathering(_)) {
-                *state = State::Sharded;
-            }
+        if !self.in_pipeline {
+            self.end_iteration();
         }
+    }
+
+    /// All groups, in the order of their modules (`_PipelineScheduleRuntime._step_microbatches`).
+    fn unshard(&self) {
+        self.rest().chain(self.others()).for_each(|group| self.unshard_on(Stream::Compute, group));
+    }
+
+    fn wait_for_unshard(&self) {
+        self.rest().chain(self.others()).for_each(|group| self.wait_for_unshard_of(group, false));
+    }
+
+    fn reshard(&self) {
+        self.groups.iter().for_each(Group::reshard);
+    }
+
+    /// What all backwards left is reduced, the last group first and the root in the end (`FSDPState.finalize_backward`).
+    fn reduce_grad(&self) {
+        self.reduces.set(true);
+        let left_out = self.torch.left_out();
+        for group in self.others().rev().filter(|group| !group.is_of(&left_out)) {
+            if let Part::InLayer(layer, _) = group.part {
+                self.torch.comes_to(trail::Part::Layer(self.torch.as_run(layer)));
+            }
+            self.post_backward(group);
+        }
+        self.torch.comes_to(trail::Part::Between);
+        self.rest().for_each(|group| self.post_backward(group));
+        self.end_iteration();
     }
 
     fn zero_grad(&self) {

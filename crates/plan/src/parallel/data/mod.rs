@@ -13,6 +13,7 @@ mod gathered;
 mod groups;
 pub(crate) mod leaving;
 mod norm;
+mod of_parts;
 pub(crate) mod parts;
 mod tracing;
 mod words;
@@ -34,6 +35,7 @@ use crate::torch::autograd::Leaf;
 use crate::torch::hooks::ModuleHooks;
 use ddp::Ddp;
 use fsdp::Fsdp;
+use of_parts::OfParts;
 use peakledger_input::Problem;
 use std::rc::Rc;
 use zero::Zero;
@@ -56,13 +58,15 @@ pub(crate) fn shared_out(
     let shared: SharedOut = match options.parallel.sharding {
         _ if options.stack != Stack::Transformers => return Ok(None),
         Sharding::Replicated if mesh.replicas() == 1 => return Ok(None),
-        Sharding::Replicated => {
+        Sharding::Replicated => part_by_part(parameters, |parameters| {
             let ddp = Ddp::new(torch, &options.parallel.data, mesh.replica_peers(), parameters);
-            (ddp, parameters.iter().cloned().map(Parameter::plain).collect())
-        }
+            Ok((ddp, parameters.iter().cloned().map(Parameter::plain).collect()))
+        })?,
         Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => {
-            let (fsdp, shards) = Fsdp::new(torch, options, &mesh, parameters.to_vec())?;
-            (fsdp, shards)
+            part_by_part(parameters, |parameters| {
+                let (fsdp, shards) = Fsdp::new(torch, options, &mesh, parameters.to_vec())?;
+                Ok((fsdp, shards))
+            })?
         }
         Sharding::Zero1 | Sharding::Zero2 => {
             let (zero, parts) = Zero::new(torch, options, &mesh, parameters);
@@ -74,6 +78,20 @@ pub(crate) fn shared_out(
         }
     };
     Ok(Some(shared))
+}
+
+/// Each part of a pipeline stage is wrapped by itself, and what the optimizer steps is that of all of them.
+fn part_by_part(
+    parameters: &[Parameter],
+    wrapped: impl Fn(&[Parameter]) -> Result<SharedOut, Problem>,
+) -> Result<SharedOut, Problem> {
+    let parts = parameters.chunk_by(|one, next| one.part_of_stage == next.part_of_stage);
+    let wrapped: Vec<SharedOut> = parts.map(wrapped).collect::<Result<_, _>>()?;
+    let (hooks, stepped): (Vec<_>, Vec<_>) = wrapped.into_iter().unzip();
+    match OfParts::joined(hooks) {
+        Some(hooks) => Ok((hooks, stepped.concat())),
+        None => unreachable!("a model without parameters"),
+    }
 }
 
 /// A gradient that has come for a plain tensor which is the rank's tensor parallel part: it is made that part's

@@ -59,6 +59,9 @@ impl Options {
         };
         let reshard = match self.parallel.sharding {
             Sharding::ShardGradOp => "whole from forward to backward (reshard_after_forward=False)",
+            _ if mesh.pp > 1 => {
+                "resharded after forward but for the root, and not after backward (torch.distributed.pipelining)"
+            }
             _ => "resharded after forward but for the root",
         };
         let (groups, reshard) = match mesh.ep {
@@ -117,6 +120,7 @@ impl Options {
 
     fn accumulates(&self) -> &'static str {
         match (self.gradient_accumulation_steps, self.parallel.data.sync_each_batch) {
+            _ if self.parallel.pp > 1 => ", when all backward passes of a part are done",
             (1, _) => "",
             (_, true) => ", after each micro-batch",
             (_, false) => ", after the last micro-batch alone (no_sync)",
