@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn every_row_of_the_table() {
-    let rows = include_str!("../data/sharded.jsonl").to_owned();
-    let rows = rows
-        + &std::env::var("PIPES_ROWS").map(|path| std::fs::read_to_string(path).unwrap()).unwrap_or_default();
+    let rows = include_str!("../data/sharded.jsonl");
     let mut wrong = Vec::new();
     for row in rows.lines() {
         let row: Value = serde_json::from_str(row).unwrap();

@@ -2,7 +2,8 @@
 
 A stage is cut out of transformers' model as torchtitan cuts one: its layers, before the first the embedding, after the last the
 norm and the head; each layer is wrapped, then the stage around them. What goes between stages is known beforehand, since torch's
-fake process group brings nothing. A phase lasts from the asking for what it receives to that of the next.
+fake process group brings nothing. A phase lasts from the asking for what it receives to that of the next. Of what a stage receives
+for forward, the tracker never sees one tensor a micro-batch go: rows that are compared are those of first stages.
 
 Beside what `sharded.py` says of a job: "pp", "schedule": "gpipe"|"1f1b"|"interleaved", "parts" of a stage.
 """
