@@ -123,7 +123,14 @@ impl<'a> Reading<'a> {
         };
         let wrong = || {
             let said = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            self.problem(key, format!("{} is not a whole number", quoted(&said)))
+            self.problem(
+                key,
+                match value {
+                    // an option of a script that nothing follows
+                    Value::Bool(true) => "its value is missing, or no whole number".to_owned(),
+                    _ => format!("{} is not a whole number", quoted(&said)),
+                },
+            )
         };
         whole.map(Some).ok_or_else(|| wrong().mend("write a whole number"))
     }
@@ -164,6 +171,14 @@ impl<'a> Reading<'a> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
+            // YAML reads an unquoted yes, no, on or off so
+            Some(Value::Bool(it)) => {
+                let cause = format!("{} is a word here, and this is read as true or false", quoted(key));
+                Err(self.problem(key, cause).mend(format!(
+                    "write {} in quotes, if it was meant",
+                    if *it { "yes or on" } else { "no or off" }
+                )))
+            }
             Some(_) => Err(self.problem(key, "not text").mend("write a word")),
         }
     }

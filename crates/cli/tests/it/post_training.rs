@@ -278,7 +278,7 @@ fn what_it_refuses() {
     error: `--rank`: post-training is shown of one rank
       help: use a number, or worst
     error: `--rank`: there is no rank 2 of 2
-      help: use 0 to 1, worst or all
+      help: use 0 to 1, or worst
     error: `--vllm-tensor-parallel-size`: vLLM does not sample here
       help: add `--rollout-engine vllm`, or leave it out
     error: `--vllm-tensor-parallel-size`: groups of 3 do not divide the 4 ranks

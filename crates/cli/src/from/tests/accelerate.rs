@@ -120,3 +120,13 @@ fn gradients_are_reduced_in_the_type_of_the_precision() {
         assert_eq!(reduced(words), wanted, "{words}");
     }
 }
+
+/// YAML reads an unquoted no as false.
+#[test]
+fn a_word_that_yaml_reads_as_a_flag() {
+    let text = "distributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: no\n";
+    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2"), @r"
+    acc.yaml:3:18 (/mixed_precision): `mixed_precision` is a word here, and this is read as true or false
+      help: write no or off in quotes, if it was meant
+    ");
+}

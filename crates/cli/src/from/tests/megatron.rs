@@ -153,3 +153,13 @@ fn megatron_recomputes_the_first_layers_of_a_stage() {
     let text = format!("{text} --recompute-num-layers 2");
     assert!(becomes(&[("args.txt", &text)], "gpt2").contains("--recompute block:2"));
 }
+
+/// An option that another follows has no value.
+#[test]
+fn a_value_that_is_missing() {
+    let text = "--num-layers 2 --micro-batch-size 1 --bf16 --tensor-model-parallel-size --pipeline-model-parallel-size 2";
+    insta::assert_snapshot!(becomes(&[("args.txt", text)], "gpt2"), @r"
+    args.txt:1:1 (/tensor-model-parallel-size): its value is missing, or no whole number
+      help: write a whole number
+    ");
+}
