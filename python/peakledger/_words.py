@@ -72,6 +72,8 @@ class StepOptions(TypedDict, total=False):
     zero_param_persistence_threshold: int
     zero_sub_group_size: int
     fsdp: Literal["none", "full_shard", "shard_grad_op", "hybrid_shard"]
+    fsdp_wrap: Literal["accelerate", "accelerate-1.13", "verl", "layers"]
+    """Who wraps the model by FSDP2 (``accelerate``, since 1.14): what beside the layers is gathered by itself."""
     reduce_dtype: OwnDtype
     sync_each_batch: bool
     ddp_bucket_view: bool

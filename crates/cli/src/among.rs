@@ -91,6 +91,9 @@ fn sharding(value: &str, step: &StepArgs) -> Result<Value, Problem> {
         }
         Some(_) => format!("{options} --reduce-dtype none"),
     };
+    let is_fsdp = way.options.starts_with("--fsdp");
+    let options =
+        if step.says_wrap() && !is_fsdp { format!("{options} --fsdp-wrap accelerate") } else { options };
     Ok((way.name.to_owned(), options))
 }
 
@@ -156,6 +159,9 @@ mod tests {
         let of = |value| sharding(value, &step).map_err(|problem| problem.to_string()).unwrap().1;
         assert_eq!(of("zero 1"), "--fsdp none --zero 1 --reduce-dtype none");
         assert_eq!(of("hsdp"), "--zero 0 --fsdp hybrid_shard --reduce-dtype bf16");
+        step.change(["--fsdp-wrap=layers".to_owned()]).unwrap();
+        let of = |value| sharding(value, &step).map_err(|problem| problem.to_string()).unwrap().1;
+        assert_eq!(of("zero 1"), "--fsdp none --zero 1 --reduce-dtype none --fsdp-wrap accelerate");
     }
 
     #[test]

@@ -2,13 +2,17 @@
 
 use crate::parsers;
 use crate::step_args::OwnDtypeArg;
+use crate::values::values;
 use clap::Args;
-use peakledger_plan::parallel::{DataParallel, ZeroSizes};
+use peakledger_plan::parallel::{DataParallel, FsdpWrap, ZeroSizes};
 
 /// Sizes of ZeRO are counted in numbers, as DeepSpeed's config has them.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Many GPUs")]
 pub(crate) struct DataParallelArgs {
+    /// Who wraps the model by FSDP2: what beside the layers is gathered by itself [default: accelerate]
+    #[arg(long, value_enum, value_name = "NAME")]
+    fsdp_wrap: Option<FsdpWrapArg>,
     /// The type in which FSDP reduces gradients [default: that of the parameters as they are kept]
     #[arg(long, value_enum, value_name = "TYPE")]
     reduce_dtype: Option<OwnDtypeArg>,
@@ -38,6 +42,13 @@ pub(crate) struct DataParallelArgs {
     zero_sub_group_size: Option<u64>,
 }
 
+values!(FsdpWrapArg for FsdpWrap {
+    Accelerate = "accelerate" | "torchtitan" => FsdpWrap::Accelerate,
+    Accelerate113 = "accelerate-1.13" => FsdpWrap::Accelerate113,
+    Verl = "verl" => FsdpWrap::Verl,
+    Layers = "layers" => FsdpWrap::Layers,
+});
+
 impl DataParallelArgs {
     /// The plain request.
     pub(crate) fn data(&self) -> DataParallel {
@@ -45,6 +56,7 @@ impl DataParallelArgs {
         let sizes = default.zero;
         DataParallel {
             reduce_dtype: self.reduce_dtype.and_then(Into::into),
+            wrap: self.fsdp_wrap.map(Into::into),
             sync_each_batch: self.sync_each_batch.unwrap_or(default.sync_each_batch),
             ddp_bucket_view: self.ddp_bucket_view.unwrap_or(default.ddp_bucket_view),
             zero: ZeroSizes {

@@ -175,6 +175,11 @@ impl ParallelArgs {
         self.data.data().reduce_dtype
     }
 
+    /// Whether it is said who wraps the model by FSDP.
+    pub(crate) fn says_wrap(&self) -> bool {
+        self.data.data().wrap.is_some()
+    }
+
     /// Whose modules run the step.
     pub(crate) fn stack(&self) -> Stack {
         self.stack.map_or(Stack::default(), Into::into)

@@ -379,6 +379,11 @@ impl StepArgs {
     pub(crate) fn reduce_dtype(&self) -> Option<Dtype> {
         self.parallel.reduce_dtype()
     }
+
+    /// Whether it is said who wraps the model by FSDP.
+    pub(crate) fn says_wrap(&self) -> bool {
+        self.parallel.says_wrap()
+    }
 }
 
 /// What is wrong with the step of a candidate, said of the candidate.

@@ -397,6 +397,9 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         let is_its_own = |key: &str| reading.peek(key).and_then(Value::as_u64) == Some(2);
         reading.found.shards_as_loaded = reading.has("fsdp_config")
             && (is_its_own("fsdp_version") || is_its_own("fsdp_config/fsdp_version"));
+        if reading.found.shards_as_loaded {
+            reading.imply("--fsdp-wrap", "accelerate-1.13", "Axolotl wraps as accelerate 1.13 does");
+        }
         for item in reading.words("fsdp")?.unwrap_or_default() {
             match item.as_str() {
                 "offload" => reading.set("--offload", "parameters", "fsdp"),

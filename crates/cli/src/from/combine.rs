@@ -39,6 +39,7 @@ fn displaced(option: &str) -> &[&str] {
         "--gradient-checkpointing" => &["--recompute"],
         "--fsdp" => &[
             "--reduce-dtype",
+            "--fsdp-wrap",
             "--zero",
             "--zero-reduce-bucket-size",
             "--zero-overlap-comm",
@@ -50,6 +51,7 @@ fn displaced(option: &str) -> &[&str] {
         "--zero" => &[
             "--fsdp",
             "--reduce-dtype",
+            "--fsdp-wrap",
             "--zero-prefetch-bucket-size",
             "--zero-param-persistence-threshold",
             "--zero-max-live-parameters",

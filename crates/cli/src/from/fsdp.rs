@@ -15,11 +15,6 @@ const SHARDED_OTHERWISE: &str = "--zero";
 const AUTOCAST: &str =
     "accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone";
 
-/// What accelerate since 1.14 gathers by itself (`fsdp2_prepare_model`), and torchtitan too.
-pub(super) const UNITS: &str = "the embedding, and the last norm with the head, gathered by themselves where they share no \
-                                weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from \
-                                forward to backward";
-
 /// Both spellings of a key.
 const fn spellings<'a>(with: &'a str, without: &'a str) -> [&'a str; 2] {
     [with, without]
@@ -55,8 +50,8 @@ pub(super) fn read(reading: &mut Reading<'_>, key: &str, version: u64) -> Result
     if version == 1 && !is_said {
         reading.note_without(SHARDED_OTHERWISE, key, FSDP1);
     }
-    if !is_first && !reading.found.shards_as_loaded {
-        reading.note_without(SHARDED_OTHERWISE, key, UNITS);
+    if is_first {
+        reading.imply("--fsdp-wrap", "layers", "FSDP1's root holds all that is in no layer");
     }
     if ["mixed_precision", "bf16", "fp16"].iter().any(|key| is_on(reading.peek(key))) {
         reading.note_without(SHARDED_OTHERWISE, key, AUTOCAST);

@@ -1,7 +1,6 @@
 //! torchtitan's TOML (`torchtitan/config/job_config.py`, 0.1 to 0.2; 0.3 has configs in Python).
 
 use super::found::{ByModel, ModelAsked};
-use super::fsdp::UNITS;
 use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
 use peakledger_plan::catalogue::models;
@@ -278,10 +277,6 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
         (false, _) => reading.set("--fsdp", strategy, shard_key),
     }
-    // where experts are spread the groups are such
-    if reading.said("--fsdp").is_some() && degree(reading, "expert_parallel_degree") == 1 {
-        reading.default_not_planned("--zero", shard_key, UNITS);
-    }
     for (key, option) in [
         ("tensor_parallel_degree", "--tp"),
         ("pipeline_parallel_degree", "--pp"),
@@ -352,7 +347,11 @@ fn stays_whole(reading: &mut Reading<'_>, is_pipeline: bool) -> Result<bool, Pro
     let key = "parallelism/fsdp_reshard_after_forward";
     match reading.text(key)? {
         Some("never") => Ok(true),
-        Some("always") => Ok(false),
+        Some("always") => {
+            let what = "the last norm and the head resharded after forward too: planned whole up to backward";
+            reading.note(key, what);
+            Ok(false)
+        }
         Some("default") | None => Ok(is_pipeline),
         Some(other) => {
             let problem = reading.problem(key, format!("no policy of torchtitan: {}", quoted(other)));

@@ -1,6 +1,6 @@
 //! `…ForCausalLM` with rotary positions: embedding, decoder layers, norm, head. The layers are the family's.
 
-use super::{Attend, Batch, Block, Model, Run, run_blocks};
+use super::{Attend, Batch, Block, Model, Run, run_blocks, through_head};
 use crate::config::{Shape, Window};
 use crate::nn::{Builder, Embedding, Linear, Norm, NormKind, RotaryEmbedding};
 use crate::torch::ops::Ring;
@@ -196,7 +196,7 @@ impl Model for Decoder {
     }
 
     fn logits(&self, last_hidden_state: &Tensor) -> Option<Tensor> {
-        let mut logits = self.lm_head.as_ref()?.forward(last_hidden_state);
+        let mut logits = through_head(self.lm_head.as_ref()?, last_hidden_state);
         if self.around.logit_softcap {
             logits = ops::div_scalar(&logits);
             logits = ops::tanh(&logits);

@@ -182,17 +182,19 @@ impl Run {
 
     /// What the embedding put out, as the layers take it.
     pub(crate) fn input(self, embedded: Tensor, module: ModuleId) -> Tensor {
+        let embedded = match self.input_grads && !embedded.requires_grad() {
+            true => {
+                let leaf = Leaf::new(None, false);
+                embedded.torch().leaves.borrow_mut().push((embedded.detach(), leaf.clone()));
+                embedded.with_edge(Some(Edge::leaf(leaf, module)))
+            }
+            false => embedded,
+        };
         let hooks = embedded.torch().module_hooks.borrow().clone();
-        let embedded = match hooks {
+        match hooks {
             Some(hooks) => hooks.after_embedding(embedded),
             None => embedded,
-        };
-        if !self.input_grads || embedded.requires_grad() {
-            return embedded;
         }
-        let leaf = Leaf::new(None, false);
-        embedded.torch().leaves.borrow_mut().push((embedded.detach(), leaf.clone()));
-        embedded.with_edge(Some(Edge::leaf(leaf, module)))
     }
 }
 
@@ -247,6 +249,16 @@ pub(crate) fn run_blocks(mut hidden_states: Tensor, blocks: Vec<Block>, run: Run
     }
 }
 
+/// What the head puts out, before anything else is done with it.
+pub(crate) fn through_head(head: &Linear, last_hidden_state: &Tensor) -> Tensor {
+    let logits = head.forward(last_hidden_state);
+    let hooks = logits.torch().module_hooks.borrow().clone();
+    match hooks {
+        Some(hooks) => hooks.after_head(logits),
+        None => logits,
+    }
+}
+
 /// A causal language model, or a part of one.
 pub(crate) trait Model {
     /// Runs a batch through the layers: the last hidden states, `[b, s, h]`.
@@ -257,7 +269,7 @@ pub(crate) trait Model {
 
     /// The last hidden states through the head, where the part has it: `[b, s, vocabulary]`.
     fn logits(&self, last_hidden_state: &Tensor) -> Option<Tensor> {
-        Some(self.head()?.forward(last_hidden_state))
+        Some(through_head(self.head()?, last_hidden_state))
     }
 
     /// The loss of a micro-batch, where the model computes it its own way.

@@ -24,7 +24,7 @@ pub(crate) mod tensor;
 pub use crate::torch::ops::RotateMethod;
 pub use communicators::Communicator;
 pub(crate) use communicators::communicators;
-pub use data::{DataParallel, ZeroSizes};
+pub use data::{DataParallel, FsdpWrap, ZeroSizes};
 pub use mesh::{Mesh, Place};
 pub use ranks::{Class, Look, RankClass, Ranks, Shown, classes, plan_ranks, plan_ranks_closely};
 pub(crate) use ranks::{classes_closely, classes_that_may_need_most, plan_classes};

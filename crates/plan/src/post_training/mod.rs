@@ -260,6 +260,8 @@ pub fn post_train(
     card: Option<&Card>,
 ) -> Result<PostTrained, Problem> {
     check::check(&request, &options, &architecture)?;
+    let mut options = options;
+    options.parallel.data.wrap = sharding::wrapped(&request, &options);
     let training = Options {
         micro_batch_size: request.rows(&options),
         seq_len: Some(request.tokens()),
@@ -271,7 +273,7 @@ pub fn post_train(
         _ => Some(rollout::plan(&architecture, &options, &request, card)?),
     };
     let critic = request.has_critic().then(|| with_values(&architecture));
-    let trained = critic.iter().map(|critic| (critic, of_critic(&training)));
+    let trained = critic.iter().map(|critic| (critic, of_critic(&training, &architecture)));
     let trained: Vec<_> = trained.chain([(&architecture, training.clone())]).collect();
     let ranks = Ranks::of(&trained, request.rank)?;
     let mut worst: Option<(Models, Composed)> = None;

@@ -7,6 +7,7 @@ use super::{Algorithm, PostTraining};
 use crate::Plan;
 use crate::config::{Architecture, Shape};
 use crate::options::{Objective, Options};
+use crate::parallel::FsdpWrap;
 use crate::plan as plan_step;
 use peakledger_core::{Bytes, Category, Ledger};
 use peakledger_input::Problem;
@@ -61,10 +62,11 @@ impl Models {
         let dtype = request.reference_dtype.unwrap_or(training.loaded());
         let has_adapters = training.lora.is_some();
         let (log_probs, values) = (training.objective, Objective::Values);
+        let with_a_value = of_critic(training, architecture);
         let as_trained = Some(of_trained(request));
         let mut scorers = Vec::new();
         if request.has_reward_model() {
-            let options = untrained(training, values, Some(dtype));
+            let options = untrained(&with_a_value, values, Some(dtype));
             let (options, way) = of_untrained(request, Untrained::Reward, options);
             let plan = score(&with_values, options, Model::Reward, way)?;
             let model = Model::Reward;
@@ -88,10 +90,10 @@ impl Models {
         }
         let mut critic = None;
         if request.has_critic() {
-            let plan = score(&with_values, scoring(training, values), Model::Critic, as_trained)?;
+            let plan = score(&with_values, scoring(&with_a_value, values), Model::Critic, as_trained)?;
             let model = Model::Critic;
             scorers.push(Scorer { scores_as: model, plan, model, owns_weights: false });
-            critic = Some(plan_step(with_values, of_critic(training))?);
+            critic = Some(plan_step(with_values, with_a_value)?);
         }
         Ok(Models { actor: plan_step(architecture.clone(), training.clone())?, critic, scorers })
     }
@@ -128,9 +130,15 @@ pub(super) fn with_values(architecture: &Architecture) -> Architecture {
     Architecture { shape, ..architecture.clone() }
 }
 
-/// The options of the critic's training step, by those of the actor's.
-pub(super) fn of_critic(training: &Options) -> Options {
-    Options { objective: Objective::Values, ..training.clone() }
+/// The options of the critic's training step, by those of the actor's. verl goes by what the config says, though there is no head
+/// that the embedding could be tied to.
+pub(super) fn of_critic(training: &Options, architecture: &Architecture) -> Options {
+    let mut critic = Options { objective: Objective::Values, ..training.clone() };
+    let wrap = &mut critic.parallel.data.wrap;
+    if architecture.shape.tie_word_embeddings && *wrap == Some(FsdpWrap::Verl) {
+        *wrap = Some(FsdpWrap::Accelerate113);
+    }
+    critic
 }
 
 /// A model on the card and what it keeps from step to step.

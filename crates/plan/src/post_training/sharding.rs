@@ -22,7 +22,9 @@ use crate::config::Architecture;
 use crate::multiples::gcd;
 use crate::options::Options;
 use crate::parallel::data::Way;
-use crate::parallel::{Mesh, Parallel, Sharding, Shown, classes, classes_that_may_need_most, plan_classes};
+use crate::parallel::{
+    FsdpWrap, Mesh, Parallel, Sharding, Shown, classes, classes_that_may_need_most, plan_classes,
+};
 use peakledger_input::Problem;
 
 /// A model that is not trained.
@@ -30,6 +32,13 @@ use peakledger_input::Problem;
 pub(super) enum Untrained {
     Reference,
     Reward,
+}
+
+/// Who wraps the models of that algorithm, where nobody else is named: OpenRLHF has no FSDP, so PPO is verl's.
+pub(super) fn wrapped(request: &PostTraining, options: &Options) -> Option<FsdpWrap> {
+    let is_fsdp = options.parallel.sharding.is_fsdp() && options.parallel.ep == 1;
+    let verl = (is_fsdp && request.algorithm == Algorithm::Ppo).then_some(FsdpWrap::Verl);
+    options.parallel.data.wrap.or(verl)
 }
 
 /// How the weights that are trained are shared out in a pass that scores.

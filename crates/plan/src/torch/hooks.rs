@@ -94,6 +94,11 @@ pub(crate) trait ModuleHooks {
         hidden_states
     }
 
+    /// The head has put that out, where it is called as a module.
+    fn after_head(self: Rc<Self>, logits: Tensor) -> Tensor {
+        logits
+    }
+
     /// How many parts of the parameters are stepped one after the other.
     fn sub_groups(&self) -> usize {
         1

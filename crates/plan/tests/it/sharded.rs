@@ -3,7 +3,7 @@
 use crate::shared;
 use crate::truth::{figures, held_by_tracker, phases};
 use peakledger_plan::options::{HoldOutputs, Options};
-use peakledger_plan::parallel::{DataParallel, Parallel, RotateMethod, Schedule, Sharding};
+use peakledger_plan::parallel::{DataParallel, FsdpWrap, Parallel, RotateMethod, Schedule, Sharding};
 use peakledger_plan::{Dtype, plan};
 use serde_json::{Value, json};
 
@@ -27,7 +27,9 @@ fn compare(row: &Value, wrong: &mut Vec<String>) {
         job["optimizer"] = job.get("optimizer").cloned().unwrap_or(json!("adamw"));
         job["drop_logits"] = json!(true);
         let (architecture, options) = shared::asked_by(&job).unwrap();
-        (architecture, Options { parallel: parallel(&job), hold_outputs: HoldOutputs::No, ..options })
+        let loss_in_model = job["loss_in_model"] == true;
+        let (parallel, hold_outputs) = (parallel(&job), HoldOutputs::No);
+        (architecture, Options { parallel, loss_in_model, hold_outputs, ..options })
     };
     let plan = match plan(architecture, options) {
         Ok(plan) => plan,
@@ -102,6 +104,14 @@ fn parallel(job: &Value) -> Parallel {
         sharding,
         data: DataParallel {
             reduce_dtype,
+            // where experts are spread, transformers does it its own way
+            wrap: (sharding.is_fsdp() && job["ep"].is_null()).then(|| match job["wrap"].as_str() {
+                None => FsdpWrap::Layers,
+                Some("accelerate") => FsdpWrap::Accelerate,
+                Some("accelerate-1.13") => FsdpWrap::Accelerate113,
+                Some("verl") => FsdpWrap::Verl,
+                Some(other) => panic!("nobody wraps a model so: {other}"),
+            }),
             sync_each_batch: job["sync_each_batch"] == true,
             ddp_bucket_view: job["bucket_view"] == true,
             ..DataParallel::default()

@@ -1,7 +1,7 @@
 """A rank of a pipeline over ranks that share its stage out by FSDP2, as torch's own schedules run it (`torch.distributed.pipelining`).
 
 A stage is cut out of transformers' model as torchtitan cuts one: its layers, before the first the embedding, after the last the
-norm and the head; each layer is wrapped, then the stage around them. What goes between stages is known beforehand, since torch's
+norm and the head; each layer is wrapped, then the stage around them, or what `sharded.py` calls "accelerate". What goes between stages is known beforehand, since torch's
 fake process group brings nothing. A phase lasts from the asking for what it receives to that of the next. Of what a stage receives
 for forward, the tracker never sees one tensor a micro-batch go: rows that are compared are those of first stages.
 
@@ -66,6 +66,11 @@ def wrapped(part, job, mesh):
         options["reshard_after_forward"] = False
     for layer in part.model.layers:
         fully_shard(layer, **options)
+    if job.get("wrap") == "accelerate":  # torchtitan, as accelerate
+        if part.model.embed_tokens is not None:
+            fully_shard(part.model.embed_tokens, **options)
+        if part.lm_head is not None:
+            fully_shard([part.model.norm, part.lm_head], **{**options, "reshard_after_forward": False})
     return fully_shard(part, **options)
 
 

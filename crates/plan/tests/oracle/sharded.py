@@ -1,6 +1,6 @@
 """Steps of one rank of a model that is split or shared out, under torch's own trackers, with no GPU and no other rank.
 
-    pip install torch==2.15.0 transformers==5.24.0 peft
+    pip install torch==2.15.0 transformers==5.24.0 accelerate==1.15.0 peft
     python sharded.py < jobs.jsonl > rows.jsonl
     python sharded.py < ../data/sharded.jsonl | diff - ../data/sharded.jsonl
 
@@ -13,6 +13,8 @@ A job: {"id", "config": {…}, "batch", "seq", "dtype": "bfloat16"|"float16"|"fl
   "sdpa_kernel": "efficient" (a card without flash), "checkpoint", "accum", "clip", "lora": {…},
   "optimizer": "adamw"|"adamw_fused"|"adamw_forloop"|"sgd"|"sgd_momentum", "world", "rank",
   "strategy": "full_shard"|"shard_grad_op"|"hybrid_shard"|"ddp", "hosts" (of hybrid_shard),
+  "wrap": who wraps the model, "layers" (each, then the model)|"accelerate"|"accelerate-1.13"|"verl",
+  "loss_in_model": whether the model computes the loss, as it does for `Trainer`,
   "mixed": the type that fp32 parameters are gathered in, "reduce_dtype", "sync_each_batch", "bucket_view",
   "tp": tensor parallel ranks of the world's, "sp": with the sequence, "ep": ranks that experts are spread over,
   "received": the rows that this rank's experts receive, "loss_parallel": whether tp's logits stay split,
@@ -33,6 +35,7 @@ import pipeline
 import split
 import torch
 import torch.distributed as dist
+from accelerate.utils.fsdp_utils import _find_final_norm
 from card import CARD, KERNEL, STEPPING, Log, Phases, summed
 from jobs import DTYPES, OPTIMIZERS
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -102,8 +105,8 @@ def shards_of(job, mesh):
 
 
 def sharded(model, job, meshes, plans):
-    """As accelerate and torchtitan do: every decoder layer, then the model around them. Experts that are spread are shared
-    out by transformers alone, over the ranks that have the same ones."""
+    """Every decoder layer, what else is wrapped by itself, then the model around them. Experts that are spread are shared out
+    by transformers alone, over the ranks that have the same ones."""
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[job.get("mixed")], reduce_dtype=DTYPES[job.get("reduce_dtype")])
     if job.get("ep", 1) > 1:
         fsdp._get_fsdp_policy_kwargs = lambda _: {"mp_policy": policy}
@@ -113,7 +116,22 @@ def sharded(model, job, meshes, plans):
         options["reshard_after_forward"] = False
     for layer in layers(model):
         fully_shard(layer, **options)
+    around(model, job.get("wrap", "layers"), options)
     return fully_shard(model, **options)
+
+
+def around(model, wrap, options):
+    """What is in no layer: as `fsdp2_prepare_model` of accelerate 1.15 has it, or 1.13, or verl's `apply_fsdp2`."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    is_tied = embedding.weight is head.weight
+    reshards = {"reshard_after_forward": True, **options}
+    if wrap in ("accelerate", "verl") and not is_tied:
+        fully_shard(embedding, **reshards)
+    if wrap == "accelerate":
+        tail = (_find_final_norm(model), embedding if is_tied else None, head)
+        fully_shard([module for module in tail if module is not None], **{**options, "reshard_after_forward": False})
+    if wrap in ("accelerate-1.13", "verl"):
+        options.update(reshards)  # the model itself is told too
 
 
 def run(job):
@@ -132,6 +150,17 @@ def run(job):
             return steps(job, meshes)
     finally:
         dist.destroy_process_group()
+
+
+class Loss:
+    """A loss that has its phase begin, whoever calls it."""
+
+    def __init__(self, plain):
+        self.plain, self.phases = plain, None
+
+    def __call__(self, **given):
+        self.phases()
+        return self.plain(**given)
 
 
 def steps(job, meshes):
@@ -161,6 +190,8 @@ def steps(job, meshes):
     tokens = {"size": (job["batch"], job["seq"]), "dtype": torch.long, "device": CARD}
     batches = [(torch.zeros(**tokens), torch.zeros(**tokens)) for _ in range(accum)]  # ids and labels
     step_of = context.parallel(job, inner, meshes[0])
+    base = inner.get_base_model() if job.get("lora") else inner
+    loss_of = base.loss_function = Loss(base.loss_function)
     autocast = {"dtype": DTYPES[job["dtype"]], "enabled": job.get("precision") == "autocast"}
     result, log = {}, None
     gc.disable()
@@ -176,14 +207,18 @@ def steps(job, meshes):
                     model.set_requires_gradient_sync(not silent)
                 waits = model.no_sync() if silent and strategy == "ddp" else contextlib.nullcontext()
                 with waits, step_of(*batch) as (inputs, labels):
-                    with torch.autocast(CARD, **autocast):
-                        with phases(f"forward.{i}"):
+                    with torch.autocast(CARD, **autocast), contextlib.ExitStack() as phase:
+                        phase.enter_context(phases(f"forward.{i}"))
+                        loss_of.phases = lambda i=i, phase=phase: (phase.close(), phase.enter_context(phases(f"loss.{i}")))
+                        if job.get("loss_in_model"):
+                            out = model(**inputs, **labels)
+                            loss = out.loss
+                        else:
                             out = model(**inputs)
-                        with phases(f"loss.{i}"):
-                            loss = inner.loss_function(logits=out.logits, vocab_size=vocabulary, **labels)
-                            loss = loss / accum if accum > 1 else loss
-                            if strategy or job.get("drop_logits"):
-                                out = None
+                            loss = loss_of(logits=out.logits, vocab_size=vocabulary, **labels)
+                        loss = loss / accum if accum > 1 else loss
+                        if strategy or job.get("drop_logits"):
+                            out = None
                     with phases(f"backward.{i}"):
                         loss.backward()
                     del out, loss

@@ -1,7 +1,7 @@
 //! What data parallel ranks cannot do, and what of it is not planned.
 
 use crate::options::{Offload, OptimizerKind, Options, Quantize, Recompute, refused};
-use crate::parallel::{DataParallel, Mesh, Sharding, Stack, ZeroSizes};
+use crate::parallel::{DataParallel, FsdpWrap, Mesh, Sharding, Stack, ZeroSizes};
 use peakledger_input::Problem;
 
 impl Options {
@@ -52,6 +52,10 @@ impl Options {
         let (sharding, replicas) = (self.parallel.sharding, mesh.replicas());
         let is_deferred = self.gradient_accumulation_steps > 1 && !self.parallel.data.sync_each_batch;
         let with_adapters = self.lora.is_some() && replicas > 1;
+        if self.parallel.data.wrap.is_some_and(|wrap| wrap != FsdpWrap::default()) {
+            let cause = "where experts are spread transformers itself wraps the model (`apply_fully_sharded_data_parallelism`)";
+            return refused("--fsdp-wrap", cause, "leave it out, or leave out --ep");
+        }
         match sharding {
             _ if sharding.is_zero() => {
                 let cause = "DeepSpeed spreads experts by layers of its own (AutoEP, `deepspeed/module_inject/auto_ep_layer.py`), which are not planned yet";
@@ -94,8 +98,10 @@ impl Options {
         let (is_zero, is_zero3) = (sharding.is_zero(), sharding == Sharding::Zero3);
         let hybrid = sharding == Sharding::HybridShard;
         let shard_size = self.parallel.dp_shard_size.is_some();
-        let says: [(&str, bool, bool, &str); 10] = [
+        let wraps_otherwise = given.wrap.is_some_and(|wrap| wrap != FsdpWrap::default());
+        let says: [(&str, bool, bool, &str); 11] = [
             ("--dp-shard-size", shard_size, hybrid, "--fsdp hybrid_shard"),
+            ("--fsdp-wrap", wraps_otherwise, sharding.is_fsdp(), "--fsdp full_shard"),
             ("--reduce-dtype", given.reduce_dtype.is_some(), sharding.is_fsdp(), "--fsdp full_shard"),
             ("--sync-each-batch", given.sync_each_batch, sharding.is_fsdp() || is_ddp, "--fsdp full_shard"),
             ("--ddp-bucket-view", given.ddp_bucket_view != default.ddp_bucket_view, is_ddp, "--dp 2"),

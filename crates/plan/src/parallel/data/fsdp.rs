@@ -33,6 +33,8 @@ pub(crate) struct Fsdp {
     reshard_after_forward: bool,
     /// Whether the group of the model itself is resharded too.
     reshards_root: bool,
+    /// Whether the head has been called as a module in this forward, and not its weight reached for.
+    called_head: Cell<bool>,
     /// The type that parameters are gathered in, where it is another than they are kept in.
     param_dtype: Option<Dtype>,
     reduce_dtype: Option<Dtype>,
@@ -64,11 +66,13 @@ impl Fsdp {
 
     fn of(torch: &Rc<Torch>, options: &Options, groups: Vec<Group>) -> Fsdp {
         let data = &options.parallel.data;
+        let reshard_after_forward = options.parallel.sharding != Sharding::ShardGradOp;
         Fsdp {
             torch: torch.clone(),
             groups,
-            reshard_after_forward: options.parallel.sharding != Sharding::ShardGradOp,
-            reshards_root: false,
+            reshard_after_forward,
+            reshards_root: reshard_after_forward && data.wrap.unwrap_or_default().reshards_root(),
+            called_head: Cell::new(false),
             param_dtype: options.gathered(),
             reduce_dtype: data.reduce_dtype,
             sync_each_batch: data.sync_each_batch,
@@ -89,8 +93,9 @@ impl Fsdp {
         way: Way,
     ) -> Result<Rc<Fsdp>, Problem> {
         let (groups, _) = grouped(torch, options, &options.mesh()?, parameters, way.in_one_group)?;
-        let fsdp = Fsdp { reshards_root: way.reshards_root, ..Fsdp::of(torch, options, groups) };
-        let stays = |group: &&Group| group.part == Part::Rest || !fsdp.reshard_after_forward;
+        let mut fsdp = Fsdp::of(torch, options, groups);
+        fsdp.reshards_root |= way.reshards_root;
+        let stays = |group: &&Group| fsdp.stays_whole(group);
         for group in fsdp.groups.iter().filter(|_| way.within_training).filter(stays) {
             *group.state.borrow_mut() = State::Unsharded { _parameters: Vec::new() };
         }
@@ -121,8 +126,17 @@ impl Fsdp {
     fn post_forward(&self, part: Part) {
         if self.torch.is_recomputing() {
             self.last_gathered.borrow_mut().take();
-        } else if let Some((_, group)) = self.group(part).filter(|_| self.reshard_after_forward) {
+        } else if let Some((_, group)) = self.group(part).filter(|(_, group)| !self.stays_whole(group)) {
             group.reshard();
+        }
+    }
+
+    /// Whether a group stays whole from forward to backward, as what backward begins with does.
+    fn stays_whole(&self, group: &Group) -> bool {
+        match group.part {
+            Part::Tail => true,
+            Part::Root => !self.reshards_root,
+            Part::Embedding | Part::InLayer(..) => !self.reshard_after_forward,
         }
     }
 
@@ -291,13 +305,12 @@ impl Fsdp {
         }
     }
 
-    /// The group of what is in no layer.
-    fn rest(&self) -> impl Iterator<Item = &Group> {
-        self.groups.iter().filter(|group| group.part == Part::Rest)
-    }
-
-    fn others(&self) -> impl DoubleEndedIterator<Item = &Group> {
-        self.groups.iter().filter(|group| group.part != Part::Rest)
+    /// All groups in the order of their modules, of which the model itself is the first.
+    fn by_module(&self) -> impl DoubleEndedIterator<Item = &Group> {
+        let of = |wanted: fn(&Group) -> bool| self.groups.iter().filter(move |group| wanted(group));
+        let root = of(|group| group.part == Part::Root);
+        let first = of(|group| group.part != Part::Root && group.begins_with_model);
+        root.chain(first).chain(of(|group| !group.begins_with_model))
     }
 
     /// `foreach_reduce`: gradients side by side, each padded to so many rows as there are ranks; what goes out stays.
@@ -395,10 +408,12 @@ impl ModuleHooks for Fsdp {
         }
     }
 
-    /// The embedding's parameters come, with the rest of the model's where they are of one group.
+    /// The model's own parameters come, and those of the embedding, which is its first module.
     fn enter(&self) {
-        let part = if self.group(Part::Embedding).is_some() { Part::Embedding } else { Part::Rest };
-        self.pre_forward(part);
+        self.called_head.set(false);
+        for group in self.by_module().filter(|group| group.begins_with_model) {
+            self.pre_forward(group.part);
+        }
     }
 
     fn after_embedding(self: Rc<Self>, embedded: Tensor) -> Tensor {
@@ -438,26 +453,41 @@ impl ModuleHooks for Fsdp {
         on_gradient(output, move || self.pre_backward(part))
     }
 
-    /// The last norm and the head come, where the embedding is no more of their group.
+    /// The last norm and the head come, where they have not come with the embedding.
     fn before_head(self: Rc<Self>, hidden_states: Tensor) -> Tensor {
-        if self.group(Part::Embedding).is_none() {
-            return hidden_states;
+        match self.group(Part::Tail) {
+            Some((_, tail)) if !tail.begins_with_model => {
+                self.pre_forward(Part::Tail);
+                on_gradient(hidden_states, move || self.post_backward_of(Part::Tail))
+            }
+            _ => hidden_states,
         }
-        self.pre_forward(Part::Rest);
-        on_gradient(hidden_states, move || self.post_backward_of(Part::Rest))
     }
 
-    fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
-        self.last_gathered.borrow_mut().take();
-        if let Some((_, root)) = self.group(Part::Rest).filter(|_| self.reshards_root) {
-            root.reshard();
+    fn after_head(self: Rc<Self>, logits: Tensor) -> Tensor {
+        if self.group(Part::Tail).is_none() {
+            return logits;
         }
-        on_gradient(output, move || self.pre_backward(Part::Rest))
+        self.called_head.set(true);
+        on_gradient(logits, move || self.pre_backward(Part::Tail))
+    }
+
+    /// The root's parameters go, if they do. A head that was not called is taken to have put out what the model does
+    /// (`_force_complete_incomplete_states`).
+    fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
+        self.post_forward(Part::Root);
+        self.last_gathered.borrow_mut().take();
+        on_gradient(output, move || {
+            self.pre_backward(Part::Root);
+            if !self.called_head.get() {
+                self.pre_backward(Part::Tail);
+            }
+        })
     }
 
     /// The groups whose backward nothing told the end of, the root first (`_root_post_backward_final_callback`).
     fn end(&self) {
-        for group in self.rest().chain(self.others()).filter(|group| !group.done.get()) {
+        for group in self.by_module().filter(|group| !group.done.get()) {
             self.post_backward(group);
         }
         if !self.in_pipeline {
@@ -467,11 +497,11 @@ impl ModuleHooks for Fsdp {
 
     /// All groups, in the order of their modules (`_PipelineScheduleRuntime._step_microbatches`).
     fn unshard(&self) {
-        self.rest().chain(self.others()).for_each(|group| self.unshard_on(Stream::Compute, group));
+        self.by_module().for_each(|group| self.unshard_on(Stream::Compute, group));
     }
 
     fn wait_for_unshard(&self) {
-        self.rest().chain(self.others()).for_each(|group| self.wait_for_unshard_of(group, false));
+        self.by_module().for_each(|group| self.wait_for_unshard_of(group, false));
     }
 
     fn reshard(&self) {
@@ -482,14 +512,13 @@ impl ModuleHooks for Fsdp {
     fn reduce_grad(&self) {
         self.reduces.set(true);
         let left_out = self.torch.left_out();
-        for group in self.others().rev().filter(|group| !group.is_of(&left_out)) {
-            if let Part::InLayer(layer, _) = group.part {
-                self.torch.comes_to(trail::Part::Layer(self.torch.as_run(layer)));
-            }
+        for group in self.by_module().rev().filter(|group| !group.is_of(&left_out)) {
+            self.torch.comes_to(match group.part {
+                Part::InLayer(layer, _) => trail::Part::Layer(self.torch.as_run(layer)),
+                _ => trail::Part::Between,
+            });
             self.post_backward(group);
         }
-        self.torch.comes_to(trail::Part::Between);
-        self.rest().for_each(|group| self.post_backward(group));
         self.end_iteration();
     }
 

@@ -1,18 +1,19 @@
 //! Which parameters FSDP2 gathers and reduces together, and over which ranks.
 //!
-//! Every decoder layer is a group and all around them another, as accelerate has it up to 1.13. Since 1.14 it shards the embedding by
-//! itself and the last norm with the head too, as torchtitan does (`apply_fsdp`), unless the head is the embedding: here these
-//! are one group, whole from forward to backward. Where experts are spread it is transformers that shards
+//! Every decoder layer is a group. What else is one depends on who wraps the model ([`FsdpWrap`]); what then is left is a group
+//! of the model itself, its root. Where experts are spread it is transformers that shards
 //! (`apply_fully_sharded_data_parallelism`, `transformers/distributed/fsdp.py`): the experts of a layer over the ranks that have
 //! the same ones, the rest of the layer over all data parallel ranks, the embedding by itself, and the last norm with the head,
 //! which stay whole from forward to backward.
 
+use super::FsdpWrap;
 use super::gathered::Sharded;
-use crate::nn::{Parameter, Spread};
+use crate::nn::{HEAD, Parameter, Spread};
 use crate::optim::redistributed;
-use crate::options::{Options, refused};
+use crate::options::{Objective, Options, refused};
 use crate::parallel::Mesh;
 use crate::torch::network::Peers;
+use crate::torch::tape::{Module, ModuleName, Tape};
 use crate::torch::{Dtype, ModuleId, Tensor, Torch};
 use peakledger_core::Device;
 use peakledger_input::Problem;
@@ -27,8 +28,10 @@ pub(super) enum Part {
     Embedding,
     /// A decoder layer, or its experts, which end first.
     InLayer(usize, Within),
+    /// The last norm with the head, where they are a group of their own: with the embedding, if that is the head too.
+    Tail,
     /// All else.
-    Rest,
+    Root,
 }
 
 /// What of a decoder layer.
@@ -78,6 +81,8 @@ impl Ranks {
 pub(super) struct Group {
     pub(super) part: Part,
     pub(super) module: ModuleId,
+    /// Whether its forward begins where the model's does: what the root and the embedding use comes first.
+    pub(super) begins_with_model: bool,
     pub(super) parameters: Vec<Sharded>,
     pub(super) ranks: Ranks,
     pub(super) state: RefCell<State>,
@@ -107,7 +112,7 @@ pub(super) fn grouped(
     parameters: Vec<Parameter>,
     in_one: bool,
 ) -> Result<(Vec<Group>, Vec<Parameter>), Problem> {
-    let by_transformers = mesh.ep > 1;
+    let outside = Outside::of(&torch.tape.borrow(), &parameters, options, mesh);
     let [dense, of_experts] = [Spread::None, Spread::Experts].map(|spread| Ranks::of(options, mesh, spread));
     let mut groups: BTreeMap<Part, Group> = BTreeMap::new();
     let mut shards = Vec::with_capacity(parameters.len());
@@ -115,16 +120,17 @@ pub(super) fn grouped(
         let tape = torch.tape.borrow();
         let (module, spread) = (parameter.module, parameter.spread);
         let (part, of) = match tape.layer(module) {
-            _ if in_one => (Part::Rest, ModuleId(0)),
+            _ if in_one => (Part::Root, ModuleId(0)),
             Some(layer) if spread == Spread::Experts => {
                 (Part::InLayer(layer as usize, Within::Experts), module)
             }
             Some(layer) => (Part::InLayer(layer as usize, Within::Layer), tape.layer_module(module)),
-            None if by_transformers && tape.path(module).ends_with("embed_tokens") => {
-                (Part::Embedding, module)
-            }
-            None => (Part::Rest, tape.layer_module(module)),
+            None => match outside.part(&tape, module) {
+                Part::Root => (Part::Root, tape.layer_module(module)),
+                part => (part, module),
+            },
         };
+        let is_embedding = is_in(&tape, module, EMBEDDINGS);
         drop(tape);
         let ranks = if spread == Spread::Experts { of_experts } else { dense };
         let sharded = Sharded::new(parameter, ranks.shards, ranks.rank);
@@ -132,11 +138,69 @@ pub(super) fn grouped(
             sharded.tensor.relabel(|stored| stored.device = Device::Cpu);
         }
         shards.push(sharded.shard());
-        groups.entry(part).or_insert_with(|| Group::new(part, of, ranks)).parameters.push(sharded);
+        let group = groups.entry(part).or_insert_with(|| Group::new(part, of, ranks));
+        group.begins_with_model |= is_embedding;
+        group.parameters.push(sharded);
     }
     let groups: Vec<Group> = groups.into_values().collect();
     groups.iter().try_for_each(Group::check)?;
     Ok((groups, shards))
+}
+
+/// What is made of the parameters that are in no decoder layer.
+struct Outside {
+    /// Whether the embedding is a group of its own.
+    embedding: bool,
+    /// Whether the head is.
+    head: bool,
+    /// Whether the last norm is in the head's.
+    norm: bool,
+    /// Whether the head has the embedding's weight.
+    is_tied: bool,
+}
+
+/// The names of embeddings, and of last norms, in the families that there are.
+const EMBEDDINGS: &[&str] = &["embed_tokens", "embed_in", "wte"];
+const LAST_NORMS: &[&str] = &["norm", "ln_f", "final_layer_norm"];
+
+impl Outside {
+    fn of(tape: &Tape, parameters: &[Parameter], options: &Options, mesh: &Mesh) -> Outside {
+        let is_head = |module: &Module| module.name == ModuleName::Word(HEAD);
+        let head = tape.modules.iter().position(is_head);
+        let has = |head: usize| parameters.iter().any(|parameter| parameter.module.0 as usize == head);
+        // a model that gives values has no head of its own, whatever stands there in its place
+        let is_tied = options.objective != Objective::Values && head.is_some_and(|head| !has(head));
+        // accelerate looks for it among the children of the base model, and those of a `PeftModel`'s are the model and the head
+        // (`_find_final_norm`, `accelerate/utils/fsdp_utils.py`)
+        let finds_norm = options.lora.is_none();
+        match options.parallel.data.wrap.unwrap_or_default() {
+            // transformers' plan names each
+            _ if mesh.ep > 1 => Outside { embedding: true, head: true, norm: true, is_tied: false },
+            FsdpWrap::Accelerate => Outside { embedding: !is_tied, head: true, norm: finds_norm, is_tied },
+            FsdpWrap::Verl => Outside { embedding: !is_tied, head: false, norm: false, is_tied },
+            FsdpWrap::Accelerate113 | FsdpWrap::Layers => {
+                Outside { embedding: false, head: false, norm: false, is_tied }
+            }
+        }
+    }
+
+    fn part(&self, tape: &Tape, module: ModuleId) -> Part {
+        let is_in = |names| is_in(tape, module, names);
+        match () {
+            () if is_in(EMBEDDINGS) && self.embedding => Part::Embedding,
+            () if is_in(EMBEDDINGS) && self.is_tied && self.head => Part::Tail,
+            () if is_in(&[HEAD]) && self.head => Part::Tail,
+            () if is_in(LAST_NORMS) && self.norm => Part::Tail,
+            () => Part::Root,
+        }
+    }
+}
+
+/// Whether a module has one of these names, or is within one that has.
+fn is_in(tape: &Tape, module: ModuleId, names: &[&str]) -> bool {
+    let Some(Module { parent, name }) = tape.modules.get(module.0 as usize) else { return false };
+    let is_so = matches!(name, ModuleName::Word(word) if names.contains(word));
+    is_so || parent.is_some_and(|parent| is_in(tape, parent, names))
 }
 
 impl Group {
@@ -144,6 +208,7 @@ impl Group {
         Group {
             part,
             module,
+            begins_with_model: matches!(part, Part::Root | Part::Embedding),
             parameters: Vec::new(),
             ranks,
             state: RefCell::new(State::Sharded),

@@ -109,12 +109,39 @@ pub struct DataParallel {
     /// The type in which gradients are reduced; without one, that of the parameters as they are kept (FSDP2's
     /// `MixedPrecisionPolicy.reduce_dtype`).
     pub reduce_dtype: Option<Dtype>,
+    /// Who wraps the model by FSDP2; without a word, who runs the step: accelerate, but verl for PPO.
+    pub wrap: Option<FsdpWrap>,
     /// Whether gradients are reduced after each micro-batch, not after the last alone (accelerate's `sync_each_batch`).
     pub sync_each_batch: bool,
     /// Whether gradients lie in the buckets that DDP reduces (`gradient_as_bucket_view`).
     pub ddp_bucket_view: bool,
     /// Sizes of DeepSpeed's ZeRO.
     pub zero: ZeroSizes,
+}
+
+/// Who wraps a model by FSDP2, which decides what beside the decoder layers is gathered by itself and what stays whole from
+/// forward to backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FsdpWrap {
+    /// Accelerate since 1.14 (`fsdp2_prepare_model`, `accelerate/utils/fsdp_utils.py`) and torchtitan (`apply_fsdp`): the
+    /// embedding by itself; the last norm with the head, which stay whole; all three together where the head is the embedding.
+    #[default]
+    Accelerate,
+    /// Accelerate up to 1.13: all that is in no decoder layer with the model, and as little whole as the layers.
+    Accelerate113,
+    /// verl (`apply_fsdp2`, `verl/utils/fsdp_utils.py`): the embedding by itself, unless it is the head; the rest with the
+    /// model, and as little whole as the layers.
+    Verl,
+    /// `fully_shard` of each decoder layer, and then of the model, as torch's tutorials have it: all that is in no layer with
+    /// the model, which stays whole from forward to backward, as FSDP1's root does too.
+    Layers,
+}
+
+impl FsdpWrap {
+    /// Whether the model itself is told to reshard after forward, which torch would not have it do.
+    pub(crate) fn reshards_root(self) -> bool {
+        matches!(self, FsdpWrap::Accelerate113 | FsdpWrap::Verl)
+    }
 }
 
 /// The sizes of DeepSpeed's `zero_optimization` that change what is allocated, by its names and with its defaults; all in

@@ -88,6 +88,13 @@ impl ModuleHooks for OfParts {
         }
     }
 
+    fn after_head(self: Rc<Self>, logits: Tensor) -> Tensor {
+        match self.now() {
+            Some(hooks) => hooks.clone().after_head(logits),
+            None => logits,
+        }
+    }
+
     fn leave(self: Rc<Self>, output: Tensor) -> Tensor {
         match self.now() {
             Some(hooks) => hooks.clone().leave(output),

@@ -1,7 +1,7 @@
 //! What data parallel ranks are taken to do, in words, and what their buffers are for.
 
 use crate::options::Options;
-use crate::parallel::{Mesh, Sharding};
+use crate::parallel::{FsdpWrap, Mesh, Sharding};
 use crate::plan::Plan;
 use crate::torch::Dtype;
 
@@ -18,7 +18,9 @@ impl Plan {
         let said = match options.parallel.sharding {
             Sharding::Replicated if ranks == 1 => return None,
             Sharding::Replicated => options.ddp(),
-            Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => options.fsdp(mesh),
+            Sharding::FullShard | Sharding::ShardGradOp | Sharding::HybridShard => {
+                options.fsdp(mesh, self.architecture.shape.tie_word_embeddings)
+            }
             Sharding::Zero1 | Sharding::Zero2 | Sharding::Zero3 => options.zero(),
         };
         let beside = if mesh.tp > 1 { options.beside_tensor_parallel() } else { "" };
@@ -47,7 +49,7 @@ impl Options {
         )
     }
 
-    fn fsdp(&self, mesh: &Mesh) -> String {
+    fn fsdp(&self, mesh: &Mesh, is_tied: bool) -> String {
         let data = &self.parallel.data;
         let shards = mesh.shards(&self.parallel);
         let (replicas, reduced) =
@@ -60,12 +62,12 @@ impl Options {
         let reshard = match self.parallel.sharding {
             Sharding::ShardGradOp => "whole from forward to backward (reshard_after_forward=False)",
             _ if mesh.pp > 1 => {
-                "resharded after forward but for the root, and not after backward (torch.distributed.pipelining)"
+                "resharded after forward, and not after backward (torch.distributed.pipelining)"
             }
-            _ => "resharded after forward but for the root",
+            _ => "resharded after forward",
         };
         let (groups, reshard) = match mesh.ep {
-            1 => ("a group for each decoder layer and one for the rest".to_owned(), reshard),
+            1 => self.wrapped(is_tied, reshard),
             ep => {
                 let having = match mesh.shards_of_experts(&self.parallel) {
                     1 => "a group by themselves".to_owned(),
@@ -75,7 +77,7 @@ impl Options {
                     "the experts of a layer {having}, the rest of it, the embedding, and the last norm with the head \
                      (transformers' own `apply_fully_sharded_data_parallelism`)"
                 );
-                (experts, "resharded after forward but for the last")
+                (experts, "resharded after forward but for the last".to_owned())
             }
         };
         format!(
@@ -83,6 +85,33 @@ impl Options {
              behind; gradients reduced in {reduced}{}",
             self.accumulates()
         )
+    }
+
+    /// The groups that are made of a model, and what becomes of them between forward and backward.
+    fn wrapped(&self, is_tied: bool, reshard: &str) -> (String, String) {
+        let wrap = self.parallel.data.wrap.unwrap_or_default();
+        let outside = match wrap {
+            FsdpWrap::Accelerate if is_tied => "one for the last norm and the embedding, which is the head",
+            FsdpWrap::Accelerate => "one for the embedding, and one for the last norm with the head",
+            FsdpWrap::Verl if !is_tied => "one for the embedding, and one for the rest",
+            _ => "and one for the rest",
+        };
+        let who = match wrap {
+            FsdpWrap::Accelerate => "as accelerate since 1.14 and torchtitan wrap it",
+            FsdpWrap::Accelerate113 => "as accelerate up to 1.13 wraps it",
+            FsdpWrap::Verl => "as verl wraps it",
+            FsdpWrap::Layers => "as `fully_shard` of each layer and then of the model has it",
+        };
+        let but_for = match wrap {
+            _ if self.parallel.sharding == Sharding::ShardGradOp || wrap.reshards_root() => "",
+            FsdpWrap::Accelerate => " but for the last",
+            _ => " but for the rest",
+        };
+        let reshard = match reshard.split_once(',') {
+            Some((forward, then)) => format!("{forward}{but_for},{then}"),
+            None => format!("{reshard}{but_for}"),
+        };
+        (format!("a group for each decoder layer, {outside} ({who}; --fsdp-wrap)"), reshard)
     }
 
     /// How what tensor parallel leaves a rank is shared out, and by whom.
