@@ -67,10 +67,10 @@ fn fsdp_shares_out_the_part_of_a_rank() {
 
 #[test]
 fn what_fsdp_sends_is_sent_beside_what_tensor_parallel_sends() {
-    // parameters come for forward, those of the layer again for backward, and gradients go, each half of it
-    let root = 2 * 500 * 64 + 64;
-    let layer = MATRICES + NORMS - root;
-    let numbers = root + 2 * layer + root + layer;
+    // parameters come for forward, those of the embedding and of the layer again for backward, and gradients go, each half of it
+    let (embedding, tail) = (500 * 64, 500 * 64 + 64);
+    let layer = MATRICES + NORMS - embedding - tail;
+    let numbers = 3 * (embedding + layer) + 2 * tail;
     assert_eq!(sent(&planned(2, Sharding::FullShard)), of_tensor_parallel() + u128::from(2 * numbers / 2));
     // HSDP: of 16 ranks on nodes of 8 groups of 2 share out over 4, and sums go between the nodes
     let hybrid =

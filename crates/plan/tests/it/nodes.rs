@@ -93,10 +93,10 @@ fn hybrid_shards_stay_within_a_node_and_their_sums_leave_it() {
         let parallel = Parallel { dp: Some(16), sharding, dp_shard_size, ..Parallel::default() };
         sent(&planned(parallel))
     };
-    // layers are gathered for forward and backward, the rest once, gradients scattered: 7/8 of each;
-    // then the two nodes sum 1/8 of the gradients, each sending 2 x 1/2
-    let layers = PARAMETERS - 2 * 1024 * 64 - 64;
-    let moved = 2 * (2 * PARAMETERS + layers);
+    // layers and the embedding are gathered for forward and backward, the last norm and the head once, gradients scattered:
+    // 7/8 of each; then the two nodes sum 1/8 of the gradients, each sending 2 x 1/2
+    let tail = 1024 * 64 + 64;
+    let moved = 2 * (2 * PARAMETERS + PARAMETERS - tail);
     let hybrid = sharded(Sharding::HybridShard, None);
     let expected = SentBytes { within_node: moved * 7 / 8, meanwhile: 0, between_nodes: 2 * PARAMETERS / 8 };
     assert_eq!(hybrid, expected);

@@ -139,20 +139,20 @@ fn generate_runs_on_weights_that_zero_3_gathers_all_at_once() {
     }
 }
 
-/// Embedding, last norm and head come first and stay; layers come and go, in the prompt's pass and in the last token's.
+/// The last norm and the head come once and stay; embedding and layers come and go, in the prompt's pass and in the last token's.
 #[test]
 fn generate_gathers_layer_by_layer_under_fsdp() {
     let step = planned(tiny(), on_four(Sharding::FullShard), short(Algorithm::Grpo));
     let ledger = step.ledger();
-    let (root, layers) = (2 * 128_000 + 512, WHOLE - 2 * 128_000 - 512);
-    assert_eq!(sum(in_phase(ledger, "rollout", ".gathered")), root + 2 * layers);
+    let (embedding, tail, layers) = (128_000, 128_000 + 512, WHOLE - 2 * 128_000 - 512);
+    assert_eq!(sum(in_phase(ledger, "rollout", ".gathered")), tail + 2 * (embedding + layers));
     let slot = &ledger.timeline().slots()[0];
     let whole = |moment| -> u64 {
         let there = ledger.resident(Device::Gpu, peakledger_core::Moment(moment));
         there.filter(|(_, state)| state.name.contains(".gathered")).map(|(_, state)| state.bytes.get()).sum()
     };
-    assert_eq!((0..=slot.last.0).map(whole).max(), Some(root + layers / 2));
-    assert_eq!(whole(slot.last.0), root, "until training lets go of it");
+    assert_eq!((0..=slot.last.0).map(whole).max(), Some(tail + embedding.max(layers / 2)));
+    assert_eq!(whole(slot.last.0), tail, "until training lets go of it");
 }
 
 /// `prepare_fsdp` shards a reference as a whole: what is gathered, and what it is copied out of, are all of it.
@@ -229,8 +229,9 @@ fn a_reference_within_the_actor_gathers_what_is_not_whole() {
         let states = step.ledger().states().iter().filter(|state| state.name.contains(".gathered"));
         sum(states.filter(|state| state.name.starts_with("score_reference")))
     };
-    let layers = WHOLE - 2 * 128_000 - 512;
-    assert_eq!([Sharding::FullShard, Sharding::ShardGradOp].map(|s| gathered(&step(s))), [layers, 0]);
+    // the last norm, which accelerate does not find beside adapters, and the head are whole
+    let that_come = WHOLE - 128_000 - 512;
+    assert_eq!([Sharding::FullShard, Sharding::ShardGradOp].map(|s| gathered(&step(s))), [that_come, 0]);
 }
 
 #[test]
