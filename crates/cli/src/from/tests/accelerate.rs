@@ -20,7 +20,6 @@ fn accelerate_says_how_many_gpus_and_how_they_are_used() {
       --precision bf16-mixed
       --fused-loss
       --reduce-dtype bf16
-    unplanned: accelerate-fsdp2.yaml:6 fsdp_config: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: accelerate-fsdp2.yaml:6 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     unplanned: training-arguments.json loss_type: TRL's head and loss in tiles of 4096 tokens by 32768 words: Liger's fused loss, which comes nearest, is planned; TRL before 1.7 has whole logits (`--fused-loss=off`)
     ");
@@ -64,7 +63,6 @@ fn ranks_that_share_a_sequence() {
       --reduce-dtype bf16
       --seq-len 131072
     unplanned: long.yaml:6 fsdp_config: the whole model as one unit, where nothing says which are wrapped: the decoder layers are planned
-    unplanned: long.yaml:6 fsdp_config: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: long.yaml:6 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     ");
     let text = text.replace("alltoall", "sometimes");
@@ -82,6 +80,7 @@ fn fsdp_of_another_version_is_said() {
     peakledger plan gpt2
       --gpus 4
       --fsdp full_shard
+      --fsdp-wrap layers
     unplanned: acc.yaml:4 fsdp_config: the whole model as one unit, where nothing says which are wrapped: the decoder layers are planned
     unplanned: acc.yaml:4 fsdp_config: FSDP1's flat parameters: FSDP2 is planned, which shards parameter by parameter
     ");

@@ -38,6 +38,7 @@ fn axolotl() {
       --recompute full
       --offload activations
       --loss-in-model
+      --fsdp-wrap accelerate-1.13
       --tp 2
       --dp 8
       --fsdp hybrid_shard
@@ -89,6 +90,7 @@ fn fsdp2_and_kernels_of_its_own() {
       --clip-grad-norm
       --loss-in-model
       --fsdp full_shard
+      --fsdp-wrap accelerate-1.13
       --reduce-dtype bf16
       --gpus 4
     ");

@@ -51,7 +51,6 @@ fn training_arguments_become_what_trainer_does() {
       --precision bf16-mixed
       --reduce-dtype bf16
       --gpus 4
-    unplanned: args.json:2 fsdp_config: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: args.json:2 fsdp_config: accelerate's autocast around the model that FSDP shards: planned with FSDP's own casts alone
     ");
 }
@@ -126,6 +125,5 @@ fn fsdp_of_another_version_is_said() {
       --precision fp32
       --gpus 4
     unplanned: args.json:1 fsdp: FSDP1, which transformers 4 runs by these words: planned as FSDP2, which transformers 5 does
-    unplanned: args.json:1 fsdp: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     ");
 }
