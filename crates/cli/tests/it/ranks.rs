@@ -194,7 +194,11 @@ fn worlds_that_cannot_be() {
         ("--pp 2 --schedule interleaved", "stages of one part have nothing to interleave"),
         ("--pp 2 --schedule gpipe --virtual-stages 2", "gpipe runs stages of one part"),
         (
-            "--pp 2 --virtual-stages 2 --gradient-accumulation-steps 3",
+            "--pp 2 --virtual-stages 2 --gradient-accumulation-steps 5",
+            "take 5 micro-batches in 5 / 2 = 2 groups, and they are no multiple of that",
+        ),
+        (
+            "--pp 2 --virtual-stages 2 --gradient-accumulation-steps 3 --stack megatron",
             "in groups of pp 2, and 3 are no multiple",
         ),
         (

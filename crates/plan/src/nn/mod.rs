@@ -69,7 +69,7 @@ pub(crate) struct Parameter {
 
 /// Among whom a parameter is spread as a DTensor. Those of one kind are stepped and clipped together
 /// (`has_mixed_dtensor`, `transformers/trainer_optimizer.py`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Spread {
     /// It is a plain tensor.
     #[default]

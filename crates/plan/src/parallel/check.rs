@@ -1,5 +1,6 @@
 //! What a step that is spread over GPUs cannot be, and what a pipeline in it cannot.
 
+use super::schedule::rounds;
 use super::{Schedule, Sharding, Stack};
 use crate::options::{HoldOutputs, Options, refused};
 use peakledger_input::Problem;
@@ -91,11 +92,24 @@ impl Options {
             let cause = format!("{} runs stages of one part", schedule.as_str());
             return refused("--virtual-stages", cause, "use --schedule interleaved, or leave it out");
         }
-        if schedule == Schedule::Interleaved && !micro_batches.is_multiple_of(stages) {
-            let cause = format!(
-                "interleaved stages take micro-batches in groups of pp {stages}, and {micro_batches} are no multiple of that"
-            );
-            return refused("--gradient-accumulation-steps", cause, "use a multiple of --pp");
+        if schedule == Schedule::Interleaved {
+            let groups = match self.stack {
+                Stack::Megatron => None,
+                Stack::Transformers => Some(rounds(stages, micro_batches)),
+            };
+            let cause = match groups {
+                None if !micro_batches.is_multiple_of(stages) => Some(format!(
+                    "interleaved stages take micro-batches in groups of pp {stages}, and {micro_batches} are no multiple of that"
+                )),
+                Some(groups) if !micro_batches.is_multiple_of(groups) => Some(format!(
+                    "interleaved stages of pp {stages} take {micro_batches} micro-batches in {micro_batches} / {stages} = {groups} \
+                     groups, and they are no multiple of that"
+                )),
+                _ => None,
+            };
+            if let Some(cause) = cause {
+                return refused("--gradient-accumulation-steps", cause, "use a multiple of --pp");
+            }
         }
         if schedule == Schedule::DualPipe {
             if !stages.is_multiple_of(2) {

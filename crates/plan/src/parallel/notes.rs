@@ -41,11 +41,10 @@ impl Plan {
             (ep, etp) => format!("; experts etp {etp} × ep {ep} × edp {} × pp {}", mesh.edp, mesh.pp),
         };
         let shards = match self.options.parallel.sharding {
-            Sharding::Replicated | Sharding::Zero3 => "",
-            Sharding::Zero1 | Sharding::Zero2 if self.options.stack == Stack::Transformers => "",
-            _ => {
-                "; ranks that share out parameters are taken to be like their first, which has the largest shards (`--rank R` plans R itself)"
+            sharding if sharding.is_zero() && self.options.stack == Stack::Megatron => {
+                "; ranks that share out the optimizer are taken to be like their first (`--rank R` plans R itself)"
             }
+            _ => "",
         };
         format!(
             "{} GPUs = {}{experts}; ranks in the order tp-cp-ep-dp-pp{shards}",

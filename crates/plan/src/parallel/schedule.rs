@@ -41,7 +41,10 @@ pub(crate) fn actions(parallel: &Parallel, stage: u32, micro_batches: u32, all: 
     match parallel.schedule {
         Schedule::Gpipe => gpipe(micro_batches),
         Schedule::OneFOneB => one_f_one_b(stages, stage, micro_batches),
-        Schedule::Interleaved => interleaved(stages, stage, micro_batches, parallel.virtual_stages),
+        Schedule::Interleaved => {
+            let group = all.checked_div(rounds(stages, all)).unwrap_or(all).max(1);
+            interleaved((stages, group), stage, micro_batches, parallel.virtual_stages)
+        }
         Schedule::ZbH1 => zero_bubble(stages - 1 - stage, stage, micro_batches),
         Schedule::ZbH2 => zero_bubble(2 * (stages - 1 - stage), 2 * stage, micro_batches),
         Schedule::DualPipe => dual_pipe(stages, stage, micro_batches / 2, all / 2),
@@ -98,14 +101,20 @@ pub(crate) fn one_f_one_b(stages: u32, stage: u32, micro_batches: u32) -> Vec<Ac
     actions
 }
 
-/// 1F1B over several parts of a stage: a group of as many micro-batches as there are stages goes through one part, then the
-/// next (`forward_backward_pipelining_with_interleaving`, `get_schedule_table` and `get_pp_rank_microbatches`, Megatron-LM's
+/// Into how many groups interleaved stages part the micro-batches of a step: of as many as there are stages, or a few more
+/// (`ScheduleInterleaved1F1B`, `torch/distributed/pipelining/schedules.py`); Megatron takes no others than the first.
+pub(crate) fn rounds(stages: u32, micro_batches: u32) -> u32 {
+    micro_batches.checked_div(stages).unwrap_or(1).max(1)
+}
+
+/// 1F1B over several parts of a stage: a group of micro-batches goes through one part, then the next
+/// (`forward_backward_pipelining_with_interleaving`, `get_schedule_table` and `get_pp_rank_microbatches`, Megatron-LM's
 /// `core/pipeline_parallel/schedules.py`).
-fn interleaved(stages: u32, stage: u32, micro_batches: u32, parts: u32) -> Vec<Action> {
-    let groups = (0..micro_batches).step_by(stages as usize);
+fn interleaved((stages, group): (u32, u32), stage: u32, micro_batches: u32, parts: u32) -> Vec<Action> {
+    let groups = (0..micro_batches).step_by(group as usize);
     let order: Vec<(u32, u32)> = groups
         .flat_map(|first| {
-            let group = first..micro_batches.min(first + stages);
+            let group = first..micro_batches.min(first + group);
             (0..parts).flat_map(move |part| group.clone().map(move |i| (i, part)))
         })
         .collect();
@@ -115,7 +124,7 @@ fn interleaved(stages: u32, stage: u32, micro_batches: u32, parts: u32) -> Vec<A
         micro_batch,
         part: parts - 1 - part,
     };
-    let warm_up = ((stages - 1 - stage) * 2 + (parts - 1) * stages) as usize;
+    let warm_up = ((stages - 1 - stage) * 2 + (parts - 1) * group) as usize;
     let (warm, steady) = order.split_at(warm_up.min(order.len()));
     let mut actions: Vec<Action> = warm.iter().map(forward).collect();
     let mut backwards = order.iter().map(backward);
@@ -392,6 +401,8 @@ mod tests {
         assert_eq!(written(of(Schedule::OneFOneB, 3), 0, 4), "F0 F1 F2 B0 F3 B1 B2 B3");
         assert_eq!(written(of(Schedule::OneFOneB, 3), 2, 2), "F0 B0 F1 B1");
         let interleaved = Parallel { virtual_stages: 2, ..of(Schedule::Interleaved, 2) };
+        // one group of three
+        assert_eq!(written(interleaved.clone(), 1, 3), "F0 F1 F2 F0' B0' F1' B1' F2' B2' B0 B1 B2");
         assert_eq!(written(interleaved.clone(), 0, 2), "F0 F1 F0' F1' B0' B1' B0 B1");
         assert_eq!(written(interleaved, 1, 4), "F0 F1 F0' B0' F1' B1' F2 B0 F3 B1 F2' B2' F3' B3' B2 B3");
         assert_eq!(written(of(Schedule::ZbH1, 2), 0, 3), "F0 F1 I0 W0 F2 I1 W1 I2 W2");

@@ -328,6 +328,16 @@ pub(crate) fn count_all(arch: &Architecture, options: &Options) -> Result<(u64, 
 /// # Errors
 /// Names the option that the model does not take.
 pub(crate) fn trained_numbers(arch: &Architecture, options: &Options) -> Result<Vec<u64>, Problem> {
+    let all = held_parameters(arch, options)?;
+    let trained = all.iter().filter(|parameter| parameter.leaf.is_some());
+    Ok(trained.map(|parameter| parameter.tensor.layout().numel()).collect())
+}
+
+/// The parameters that a rank holds, in order, found without running anything.
+///
+/// # Errors
+/// Names the option that the model does not take.
+pub(crate) fn held_parameters(arch: &Architecture, options: &Options) -> Result<Vec<Parameter>, Problem> {
     let parallel = &options.parallel;
     let stage = options.mesh()?.place(parallel.rank).pp;
     let mut build = Builder::new(Torch::new(0, options.capability), options);
@@ -338,8 +348,7 @@ pub(crate) fn trained_numbers(arch: &Architecture, options: &Options) -> Result<
         build.part_of_stage += 1;
     }
     let _value_head = ValueHead::of(&mut build, &arch.shape, options.objective);
-    let trained = build.parameters.iter().filter(|parameter| parameter.leaf.is_some());
-    Ok(trained.map(|parameter| parameter.tensor.layout().numel()).collect())
+    Ok(std::mem::take(&mut build.parameters))
 }
 
 /// Every parameter as one that lies on the host.

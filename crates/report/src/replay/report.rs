@@ -138,6 +138,13 @@ impl ReplayReport<'_> {
                     .to_owned(),
             );
         }
+        if matches!(self.replays.places, Places::Phases(_)) {
+            notes.push(
+                "one step from an empty cache: whether a step fits `plan` says, which replays the first and the next, and counts \
+                 what NCCL keeps outside the allocator"
+                    .to_owned(),
+            );
+        }
         match self.replays.room {
             Some(room) => notes.push(format!("{} for the caching allocator on the card", bytes(room))),
             None => notes.push("a card that never runs out; --gpu names another".to_owned()),

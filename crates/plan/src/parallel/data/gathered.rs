@@ -18,6 +18,12 @@ pub(super) struct Sharded {
     own: Layout,
 }
 
+/// The rows that are a rank's own, of so many ranks: as many as the first's, but for the last of them.
+pub(crate) fn own_rows(rows: u64, ranks: u64, rank: u64) -> u64 {
+    let chunk = rows.div_ceil(ranks);
+    rows.saturating_sub(chunk.saturating_mul(rank)).min(chunk)
+}
+
 impl Deref for Sharded {
     type Target = Parameter;
 
@@ -38,8 +44,8 @@ impl Sharded {
         };
         let width = others.iter().fold(1, |n: u64, size| n.saturating_mul(*size));
         let chunk = rows.div_ceil(ranks);
-        let own = rows.saturating_sub(chunk.saturating_mul(rank)).min(chunk);
-        let own: Vec<u64> = std::iter::once(own).chain(others.iter().copied()).collect();
+        let own: Vec<u64> =
+            std::iter::once(own_rows(rows, ranks, rank)).chain(others.iter().copied()).collect();
         let (padded, kept) = (chunk.saturating_mul(width), parameter.kept);
         parameter.tensor.relabel(|stored| {
             stored.bytes = rounded(padded.saturating_mul(kept.width()));

@@ -11,7 +11,7 @@ use super::gathered::Sharded;
 use crate::nn::{HEAD, Parameter, Spread};
 use crate::optim::redistributed;
 use crate::options::{Objective, Options, refused};
-use crate::parallel::Mesh;
+use crate::parallel::{Mesh, Parallel};
 use crate::torch::network::Peers;
 use crate::torch::tape::{Module, ModuleName, Tape};
 use crate::torch::{Dtype, ModuleId, Tensor, Torch};
@@ -45,11 +45,11 @@ pub(super) enum Within {
 
 /// The ranks that share out a parameter.
 #[derive(Clone, Copy)]
-pub(super) struct Ranks {
+pub(crate) struct Ranks {
     /// Those that have a shard each.
-    pub(super) shards: u32,
+    pub(crate) shards: u32,
     /// Which of them this rank is.
-    pub(super) rank: u32,
+    pub(crate) rank: u32,
     /// Such sets of ranks (HSDP).
     pub(super) replicas: u32,
     /// The ranks that have a shard each, as they are reached, and those that have the same one.
@@ -57,10 +57,10 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    fn of(options: &Options, mesh: &Mesh, spread: Spread) -> Ranks {
-        let (parallel, place) = (&options.parallel, mesh.place(options.parallel.rank));
-        let dense = mesh.shards(parallel);
-        let rank = mesh.replica_of(parallel.rank) % dense;
+    /// Those that share out what a rank holds of that spread.
+    pub(crate) fn of(parallel: &Parallel, mesh: &Mesh, rank: u32, spread: Spread) -> Ranks {
+        let (place, dense) = (mesh.place(rank), mesh.shards(parallel));
+        let rank = mesh.replica_of(rank) % dense;
         let replicas = mesh.replicas() / dense;
         match spread {
             // pp × dp_replicate × efsdp × ep are the same ranks as pp × dp_replicate × fsdp × tp (`TransformersDeviceMesh`)
@@ -113,7 +113,8 @@ pub(super) fn grouped(
     in_one: bool,
 ) -> Result<(Vec<Group>, Vec<Parameter>), Problem> {
     let outside = Outside::of(&torch.tape.borrow(), &parameters, options, mesh);
-    let [dense, of_experts] = [Spread::None, Spread::Experts].map(|spread| Ranks::of(options, mesh, spread));
+    let [dense, of_experts] = [Spread::None, Spread::Experts]
+        .map(|spread| Ranks::of(&options.parallel, mesh, options.parallel.rank, spread));
     let mut groups: BTreeMap<Part, Group> = BTreeMap::new();
     let mut shards = Vec::with_capacity(parameters.len());
     for parameter in parameters {

@@ -22,7 +22,8 @@ mod zero3;
 
 pub(crate) use ahead::layers_ahead;
 pub(crate) use forward_only::{ForwardOnly, Way};
-pub(crate) use gathered::GATHERED;
+pub(crate) use gathered::{GATHERED, own_rows};
+pub(crate) use groups::Ranks as ShardRanks;
 pub(crate) use words::rule as buffer_rule;
 
 use crate::nn::{Parameter, Spread};

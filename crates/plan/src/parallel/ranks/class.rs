@@ -1,5 +1,6 @@
 //! Classes of ranks: which of them run the same thing.
 
+use super::uneven::{self, Run};
 use crate::config::Architecture;
 use crate::options::Options;
 use crate::parallel::data::parts::Parts;
@@ -13,9 +14,9 @@ use std::ops::Range;
 
 /// What decides which class a rank is in: ranks whose values are the same hold the same bytes at the same moments.
 ///
-/// Ranks of a tensor parallel group, and those that shard by FSDP2 or Megatron's distributed optimizer, are taken to be like
-/// their first, which has the largest shards where what they share out does not divide; a strategy whose ranks differ by more
-/// adds what tells them apart. A rank that is asked for is planned itself.
+/// Where what is shared out by rows does not divide, ranks with smaller shards need less, but a caching allocator may reserve more
+/// for them: they are told apart. Ranks that share out Megatron's distributed optimizer have parts of one size. A rank that is
+/// asked for is planned itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
     /// The pipeline stage.
@@ -23,9 +24,11 @@ pub struct Class {
     /// The place in the context parallel group, on transformers' modules: each attends to other parts of what comes round, and
     /// the last alone makes no mask. Megatron's ranks are taken to be like their first.
     pub cp: Option<u32>,
-    /// Under ZeRO 1 and 2 of transformers' modules, the first place in the data parallel group whose part is of as much of the
-    /// same parameters.
+    /// On transformers' modules, the first place in the data parallel group that has as much: under ZeRO 1 and 2 of the same
+    /// parameters, under FSDP2 where shards are uneven.
     pub dp: Option<u32>,
+    /// On transformers' modules, the first place in the tensor parallel group that has as much, where parts are uneven.
+    pub tp: Option<u32>,
 }
 
 /// Ranks that run the same thing.
@@ -87,41 +90,77 @@ fn sorted(parallel: &Parallel, layers: u32, apart: &Apart) -> Result<Vec<RankCla
 struct Apart {
     /// Whether their place in the context parallel group does.
     cp: bool,
-    /// Of each stage, the places in the data parallel group that are alike, one run after the other; one run of all where
-    /// nothing tells them apart.
-    dp: Option<Vec<Vec<Range<u32>>>>,
+    /// Of each stage, the places that are alike.
+    stages: Vec<Places>,
+}
+
+/// Places of a stage's groups that are alike, one run after the other; nothing where all are.
+#[derive(Default)]
+struct Places {
+    dp: Option<Vec<Run>>,
+    tp: Option<Vec<Run>>,
 }
 
 impl Apart {
     fn of(architecture: &Architecture, options: &Options, mesh: &Mesh) -> Result<Apart, Problem> {
         let on_transformers = options.stack == Stack::Transformers;
-        let mut apart = Apart { cp: mesh.cp > 1 && on_transformers, dp: None };
-        let in_parts = matches!(options.parallel.sharding, Sharding::Zero1 | Sharding::Zero2);
-        if mesh.dp > 1 && on_transformers && in_parts {
-            let parts = |stage| Ok(parts_of(architecture, options, mesh, stage)?.alike());
-            apart.dp = Some((0..mesh.pp).map(parts).collect::<Result<_, Problem>>()?);
+        let mut apart = Apart { cp: mesh.cp > 1 && on_transformers, stages: Vec::new() };
+        if on_transformers {
+            let places = |stage| Places::of(architecture, options, mesh, stage);
+            apart.stages = (0..mesh.pp).map(places).collect::<Result<_, Problem>>()?;
         }
         Ok(apart)
     }
 
     /// The ranks of a stage, in order, each run of neighbours with their class.
     fn runs(&self, mesh: &Mesh, stage: u32) -> Vec<(Class, Range<u32>)> {
-        let of_stage = self.dp.as_ref().and_then(|dp| dp.get(stage as usize));
-        let all = 0..mesh.dp;
+        let places = self.stages.get(stage as usize);
+        let (dp, tp) = (places.and_then(|it| it.dp.as_ref()), places.and_then(|it| it.tp.as_ref()));
+        let (all_dp, all_tp) = (all(mesh.dp), all(mesh.tp));
         let mut runs = Vec::new();
-        for alike in of_stage.map_or(std::slice::from_ref(&all), Vec::as_slice) {
-            let class = Class { stage, cp: None, dp: of_stage.map(|_| alike.start) };
-            if !self.cp {
-                runs.push((class, mesh.rank_at(stage, alike.start, 0)..mesh.rank_at(stage, alike.end, 0)));
+        for alike in dp.unwrap_or(&all_dp) {
+            let class = Class { stage, cp: None, dp: dp.map(|_| alike.like), tp: None };
+            let Range { start, end } = alike.places;
+            if !self.cp && tp.is_none() {
+                runs.push((class, mesh.rank_at(stage, start, 0)..mesh.rank_at(stage, end, 0)));
                 continue;
             }
-            let places = alike.clone().flat_map(|dp| (0..mesh.cp).map(move |cp| (dp, cp)));
-            runs.extend(places.map(|(dp, cp)| {
-                let first = mesh.rank_at(stage, dp, cp);
-                (Class { cp: Some(cp), ..class }, first..first + mesh.tp)
-            }));
+            for (dp, cp) in (start..end).flat_map(|dp| (0..mesh.cp).map(move |cp| (dp, cp))) {
+                let (first, cp) = (mesh.rank_at(stage, dp, cp), self.cp.then_some(cp));
+                runs.extend(tp.unwrap_or(&all_tp).iter().map(|Run { places, like }| {
+                    (Class { cp, tp: tp.map(|_| *like), ..class }, first + places.start..first + places.end)
+                }));
+            }
         }
         runs
+    }
+}
+
+/// All places of a group as one run.
+fn all(size: u32) -> Vec<Run> {
+    vec![Run { places: 0..size, like: 0 }]
+}
+
+impl Places {
+    fn of(
+        architecture: &Architecture,
+        options: &Options,
+        mesh: &Mesh,
+        stage: u32,
+    ) -> Result<Places, Problem> {
+        let sharding = options.parallel.sharding;
+        let tp = uneven::tensor_places(architecture, options, mesh, stage)?;
+        let dp = match sharding {
+            Sharding::Zero1 | Sharding::Zero2 if mesh.dp > 1 => {
+                let alike = parts_of(architecture, options, mesh, stage)?.alike().into_iter();
+                Some(alike.map(|places| Run { like: places.start, places }).collect())
+            }
+            _ if sharding.is_fsdp() && mesh.dp > 1 => {
+                uneven::data_places(architecture, options, mesh, (stage, tp.as_deref()))?
+            }
+            _ => None,
+        };
+        Ok(Places { dp, tp })
     }
 }
 

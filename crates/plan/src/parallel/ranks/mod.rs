@@ -4,6 +4,7 @@ mod class;
 mod closely;
 #[cfg(test)]
 mod tests;
+mod uneven;
 mod worst;
 
 pub use class::{Class, RankClass, classes};

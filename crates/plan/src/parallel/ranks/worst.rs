@@ -17,7 +17,11 @@ pub(crate) fn classes_that_may_need_most(
     options: &Options,
 ) -> Result<Vec<RankClass>, Problem> {
     let mut all = classes(architecture, options)?;
-    if all.iter().any(|class| class.class.dp.is_some()) {
+    // of uneven parts and shards the first are the largest
+    all.retain(|class| class.class.tp.is_none_or(|tp| tp == 0));
+    if options.parallel.sharding.is_fsdp() {
+        all.retain(|class| class.class.dp.is_none_or(|dp| dp == 0));
+    } else if all.iter().any(|class| class.class.dp.is_some()) {
         let mesh = options.mesh()?;
         let of_stage = |stage| {
             let parts = parts_of(architecture, options, &mesh, stage)?;
