@@ -75,6 +75,9 @@ fn check_tokens(
         "a rollout of whole steps of {trained} sequences and whole groups of {group} has more than 2^32 tokens"
     );
     match request.group_size {
+        None if is_too_many(group.into()) => {
+            refused(longer, too_many(group.into()), "shorten one of them, or say a smaller --group-size")
+        }
         Some(_) => refused("--group-size", cause, "use a smaller one"),
         None => {
             let of_a_rank = sharding::of_a_rank(group, options);
