@@ -15,8 +15,8 @@ use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Options, Recompute};
-use peakledger_plan::parallel::{Look, Parallel, Shown, Stack, plan_ranks_closely};
-use peakledger_plan::{Choices, FewestGpus, Fit, Plan, Verdict, fewest_gpus};
+use peakledger_plan::parallel::{Look, Parallel, Ranks, Shown, Stack, plan_ranks_closely};
+use peakledger_plan::{Choices, FewestGpus, Fit, Plan, RankCosts, Step, Verdict, fewest_gpus};
 use peakledger_report::side_by_side::side_by_side;
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, Fits, OffloadRule, Reservation};
 
@@ -93,18 +93,8 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         return search::run(&args.search, (&request, &args.given), &try_out, model, &output, args.exit_code);
     }
 
-    let needed = |plan: &Plan, look| {
-        let needed = match look {
-            Look::First => Verdict::of(plan, try_out.card, None).needed,
-            Look::Close => try_out.verdict(plan).needed,
-        };
-        (needed, ())
-    };
-    let given = step
-        .options(Some(&card))
-        .and_then(|options| plan_ranks_closely(&try_out.architecture, &options, Shown::Worst, needed));
-    let given = given.map_err(|problem| request.blame(problem))?.plan;
-    let fit = try_out.fit(step)?;
+    let TriedOut { plan: given, fit, reservation } =
+        try_out.with_plan(step).map_err(|problem| request.blame(problem))?;
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     // a candidate takes the place of a usual change of its name
     let is_asked = |change: &Change| asked.iter().any(|candidate| candidate.name == change.name);
@@ -183,7 +173,6 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     }
     rows.append(&mut others);
 
-    let reservation = try_out.reservation(&given);
     let report = FitReport {
         name: &model.name,
         plan: &given,
@@ -207,11 +196,38 @@ pub(super) struct Trial<'a> {
     pub(super) settings: Settings,
 }
 
+/// What fits of a step, with the plan of the rank that needs most and what the caching allocator reserves for it.
+struct TriedOut {
+    plan: Plan,
+    fit: Fit,
+    reservation: Option<Reservation>,
+}
+
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
         let takes = |plan: &Plan| self.verdict(plan);
         let quick = |plan: &Plan| self.quick(plan).verdict;
         Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes, &quick)
+    }
+
+    /// The same of a step whose plan is shown: it is planned and replayed once, whole and as `plan` does it.
+    fn with_plan(&self, step: &StepArgs) -> Result<TriedOut, Problem> {
+        let options = step.options(Some(self.card))?;
+        let look = |plan: &Plan, look| {
+            let reservation = if look == Look::Close { self.reservation(plan) } else { None };
+            let verdict = self.verdict_of(plan, reservation.as_ref());
+            let costs = RankCosts::of(plan, Step::Steady, self.card.speeds.as_ref());
+            (plan.needs(verdict.needed, None), (reservation, costs))
+        };
+        let Ranks { plan, shown, each, .. } =
+            plan_ranks_closely(&self.architecture, &options, Shown::Worst, look)?;
+        let slowest = each.iter().map(|(_, (_, costs))| *costs).reduce(RankCosts::or_slower);
+        let reservation = each.into_iter().nth(shown).and_then(|(_, (reservation, _))| reservation);
+        let Some(slowest) = slowest else { unreachable!("a world has a rank") };
+        let verdict = self.verdict_of(&plan, reservation.as_ref());
+        let quick = |plan: &Plan| self.quick(plan).verdict;
+        let fit = Fit::around(&self.architecture, options, self.card, (&plan, verdict, slowest), &quick);
+        Ok(TriedOut { plan, fit, reservation })
     }
 
     /// Whether a rank fits, which says of a misfit nothing more.
@@ -226,7 +242,12 @@ impl Trial<'_> {
 
     /// What a rank takes of the card.
     pub(super) fn verdict(&self, plan: &Plan) -> Verdict {
-        match self.reservation(plan) {
+        self.verdict_of(plan, self.reservation(plan).as_ref())
+    }
+
+    /// The same by what is reserved for it, or by its device peak.
+    fn verdict_of(&self, plan: &Plan, reservation: Option<&Reservation>) -> Verdict {
+        match reservation {
             Some(reservation) => reservation.verdict(plan, self.card),
             None => Verdict::of(plan, self.card, None),
         }

@@ -15,7 +15,8 @@ use crate::{Plan, RankCosts, Verdict};
 use boundary::{Boundary, Next, boundary};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
-pub(crate) use short::{Extent, Short};
+use short::device_peak;
+pub(crate) use short::{Extent, Short, Worst};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,28 +92,35 @@ impl Fit {
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
         quick: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Fit, Problem> {
-        let planned = |extent| {
-            let options = options.clone();
-            let speeds = card.speeds.as_ref();
-            let (planned, slowest) =
-                Short::of_worst_and_slowest(architecture, options, extent, verdict, speeds)?;
-            Ok((verdict(planned.plan()), planned, slowest))
-        };
+        let planned =
+            |extent| Short::of_worst(architecture, options.clone(), extent, verdict, card.speeds.as_ref());
         // what may need most of the ranks is enough to say that it does not fit; a pipeline is replayed whole
         let few = (options.parallel.pp == 1).then(|| planned(Extent::Peak)).transpose()?;
-        let (taken, planned, slowest) = match few {
-            Some(few) if !few.0.fits() => few,
+        let Worst { short, verdict, slowest } = match few {
+            Some(few) if !few.verdict.fits() => few,
             _ => planned(Extent::Replay)?,
         };
-        let seq_len = planned.plan().seq_len;
+        Ok(Fit::around(architecture, options, card, (short.plan(), verdict, slowest), quick))
+    }
+
+    /// The same of a step that is planned already: with the plan of the rank that needs most, what that takes, and what the step
+    /// costs the rank that takes longest.
+    pub fn around(
+        architecture: &Architecture,
+        options: Options,
+        card: &Card,
+        (plan, verdict, slowest): (&Plan, Verdict, RankCosts),
+        quick: &(dyn Fn(&Plan) -> Verdict + Sync),
+    ) -> Fit {
+        let seq_len = plan.seq_len;
         let options = Options { seq_len: Some(seq_len), ..options };
-        let boundaries = Boundaries { architecture, options: &options, card, quick, fits: taken.fits() };
+        let boundaries = Boundaries { architecture, options: &options, card, quick, fits: verdict.fits() };
         let limit = architecture.shape.max_position_embeddings;
-        Ok(Fit {
+        Fit {
             seq_len,
-            device_peak: planned.device_peak(),
+            device_peak: device_peak(plan),
             slowest,
-            verdict: taken,
+            verdict,
             micro_batch: boundaries.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
                 unit: 1,
@@ -130,7 +138,7 @@ impl Fit {
                 most_is: Limit::Model,
             }),
             options,
-        })
+        }
     }
 
     /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when and where
@@ -183,8 +191,8 @@ impl Boundaries<'_> {
         let needed = |plan: &Plan| Verdict::of(plan, self.card, None);
         let planned = |amount| {
             let options = self.options_with(axis, amount);
-            let short = Short::of_worst(self.architecture, options, Extent::Peak, &needed).ok()?;
-            Some(needed(short.plan()).needed)
+            let worst = Short::of_worst(self.architecture, options, Extent::Peak, &needed, None).ok()?;
+            Some(worst.verdict.needed)
         };
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
         let Some(by_plan_most) = by_plan.amount else { return by_plan };
@@ -244,8 +252,7 @@ pub(crate) fn needed_where_it_fits(
 ) -> Option<Bytes> {
     if extent == Extent::Peak {
         // the batches of micro-batches that are not run are in the plan that comes of all ranks
-        let short = Short::of_worst(architecture, options, extent, verdict).ok()?;
-        let verdict = verdict(short.plan());
+        let Worst { verdict, .. } = Short::of_worst(architecture, options, extent, verdict, None).ok()?;
         return verdict.fits().then_some(verdict.needed);
     }
     let misfit: OnceLock<Verdict> = OnceLock::new();
@@ -258,7 +265,7 @@ pub(crate) fn needed_where_it_fits(
         most.fetch_max(verdict.needed.get(), Ordering::Relaxed);
         verdict
     };
-    Short::of_worst(architecture, options, extent, &look).ok()?;
+    Short::of_worst(architecture, options, extent, &look, None).ok()?;
     misfit.get().is_none().then(|| Bytes::new(most.into_inner()))
 }
 
