@@ -240,9 +240,24 @@ impl Trial<'_> {
         Reservation::fits_within(plan, self.settings, self.card, most)
     }
 
-    /// What a rank takes of the card.
+    /// What a rank takes of the card. Where micro-batches are left out of its step and its replay says nothing for sure of the
+    /// whole, that is its device peak: what fits by that has to be replayed whole.
     pub(super) fn verdict(&self, plan: &Plan) -> Verdict {
-        self.verdict_of(plan, self.reservation(plan).as_ref())
+        let reservation = self.reservation(plan);
+        let is_sure = reservation.as_ref().is_none_or(|reservation| reservation.is_of_whole(plan));
+        self.sure_of_whole(plan, self.verdict_of(plan, reservation.as_ref()), is_sure)
+    }
+
+    /// The same, which says of a misfit nothing more.
+    fn quick_verdict(&self, plan: &Plan) -> Verdict {
+        let Fits { verdict, is_of_whole, .. } = self.quick(plan);
+        self.sure_of_whole(plan, verdict, is_of_whole)
+    }
+
+    /// A verdict if it is one on the whole step, or if nothing but that can be; else the one by the device peak.
+    fn sure_of_whole(&self, plan: &Plan, verdict: Verdict, is_sure: bool) -> Verdict {
+        let by_peak = Verdict::of(plan, self.card, None);
+        if is_sure || !by_peak.fits() { verdict } else { by_peak }
     }
 
     /// The same by what is reserved for it, or by its device peak.
@@ -270,7 +285,7 @@ impl Trial<'_> {
 
     /// The fewest GPUs that share out the step so that it fits.
     fn fewest_gpus(&self, options: &Options) -> Option<FewestGpus> {
-        fewest_gpus(&self.architecture, options, &|plan| self.quick(plan).verdict)
+        fewest_gpus(&self.architecture, options, &|plan| self.quick_verdict(plan))
     }
 
     fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {

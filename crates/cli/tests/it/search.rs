@@ -720,3 +720,37 @@ fn what_a_step_holds_is_replayed_to_its_last_micro_batch() {
         assert_eq!(searched["rows"][0]["reserved_bytes"], planned["reserved_bytes"], "{micro_batches}");
     }
 }
+
+/// Two of eight micro-batches and the last run out on this card, as they come to the last with other blocks free than the whole
+/// step does, which fits.
+#[test]
+fn few_micro_batches_that_run_out_say_nothing_of_all() {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 4096, "tie_word_embeddings": false
+    });
+    let bench = Bench::new().file("config.json", config.to_string());
+    let json = |line: &str| -> Value { serde_json::from_str(&bench.answer(line)).unwrap() };
+    let step = "config.json --gpu 912MiB --alloc-conf expandable_segments:True --seq 777 --precision bf16 \
+                --optimizer adamw-8bit --attention eager --hold-outputs=step --format json";
+    let given = format!("{step} --micro-batch-size 3 --gradient-accumulation-steps");
+    let [few, all] = [3, 8].map(|steps| json(&format!("plan {given} {steps}"))["verdict"].clone());
+    assert_eq!((&few["fits"], &all["fits"]), (&json!(false), &json!(true)));
+    let found = json(&format!("fit {step} --global-batch-size 24 --among micro-batch-size=1,3"));
+    let row =
+        |value: &str| found["rows"].as_array().unwrap().iter().find(|row| row["values"][0] == value).unwrap();
+    assert_eq!((&row("3")["fits"], &row("3")["headroom_bytes"]), (&json!(true), &all["headroom_bytes"]));
+    assert_eq!((&found["fitting"], &found["open"]), (&json!(2), &json!(0)));
+    // and so it is with a step that is asked about alone, for which one token more is too long
+    let alone = json(&format!("fit {given} 8"));
+    assert_eq!(
+        (&alone["rows"][0]["fits"], &alone["rows"][0]["headroom_bytes"]),
+        (&json!(true), &all["headroom_bytes"])
+    );
+    let longest = alone["rows"][0]["largest_seq_len"].as_u64().unwrap();
+    let fits = |length: u64| {
+        let given = given.replace("777", &length.to_string());
+        json(&format!("plan {given} 8"))["verdict"]["fits"].clone()
+    };
+    assert_eq!((fits(longest), fits(longest + 1)), (json!(true), json!(false)), "{longest}");
+}

@@ -83,6 +83,9 @@ impl Fit {
     /// ([`Verdict::of`]), or by what the caching allocator makes of its traffic. Where all that is asked is whether a plan
     /// fits, the `quick` word is taken, which says of a misfit nothing more.
     ///
+    /// Of a plan that lacks micro-batches, a verdict that it does not fit is taken for one on the whole step, so it has to be one
+    /// ([`Plan::is_whole_until`]); the quick word may be wrong there.
+    ///
     /// # Errors
     /// Names the option that cannot be, or the sum that does not fit into 64 bits.
     pub fn of(
@@ -97,7 +100,7 @@ impl Fit {
         // what may need most of the ranks is enough to say that it does not fit; a pipeline is replayed whole
         let few = (options.parallel.pp == 1).then(|| planned(Extent::Peak)).transpose()?;
         let Worst { short, verdict, slowest } = match few {
-            Some(few) if !few.verdict.fits() => few,
+            Some(few) if !few.verdict.fits() || Extent::Peak.is_whole(architecture, &options)? => few,
             _ => planned(Extent::Replay)?,
         };
         Ok(Fit::around(architecture, options, card, (short.plan(), verdict, slowest), quick))
@@ -201,14 +204,15 @@ impl Boundaries<'_> {
             true => (axis.given.min(by_plan_most) - 1, by_plan_most),
             false => (0, by_plan_most.min(axis.given)),
         };
-        let mut is_refuted = most == axis.given && !self.fits;
-        // few micro-batches of few ranks mostly say what all say, so these are asked about what is left
-        let few = Some(Extent::Peak).filter(|_| self.options.parallel.pp == 1);
-        let mut amount = Some(most);
-        for extent in few.into_iter().chain([Extent::Replay]) {
-            amount = amount.and_then(|most| self.taken(axis, extent, (below, most), is_refuted));
-            is_refuted = false;
-        }
+        let is_refuted = most == axis.given && !self.fits;
+        // few micro-batches of few ranks mostly say what all say, so these are asked near what they say, and on both sides of it
+        let taken = |extent, expected| self.taken(axis, extent, (below, most), is_refuted, expected);
+        let few = (self.options.parallel.pp == 1).then(|| taken(Extent::Peak, None));
+        let amount = match few {
+            Some(few) if Extent::Peak.is_whole(self.architecture, self.options).unwrap_or(false) => few,
+            Some(few) => taken(Extent::Replay, Some(few.unwrap_or(below + 1))),
+            None => taken(Extent::Replay, None),
+        };
         let next = match amount {
             Some(amount) if amount == by_plan_most => by_plan.next,
             Some(amount) if amount + 1 < by_plan_most => Next::TooMuchReserved { up_to: by_plan_most },
@@ -217,20 +221,33 @@ impl Boundaries<'_> {
         Boundary { amount, next }
     }
 
-    /// The largest amount above the one and up to the other that fits by what is taken of so much of the step.
-    fn taken(&self, axis: Axis, extent: Extent, (below, most): (u64, u64), is_refuted: bool) -> Option<u64> {
+    /// The largest amount above the one and up to the other that fits by what is taken of so much of the step, looked for from
+    /// where it is expected.
+    fn taken(
+        &self,
+        axis: Axis,
+        extent: Extent,
+        (below, most): (u64, u64),
+        is_refuted: bool,
+        expected: Option<u64>,
+    ) -> Option<u64> {
         let taken = |amount: u64| {
             let options = self.options_with(axis, amount);
             needed_where_it_fits(self.architecture, options, extent, self.quick)
         };
-        if !is_refuted && taken(most).is_some() {
+        let expected = expected.filter(|expected| *expected < most);
+        if expected.is_none() && !is_refuted && taken(most).is_some() {
             return Some(most);
         }
         // what the allocator takes beyond the plan is mostly a few per cent
         let less = most / 64 + 1;
-        let start = most.saturating_sub(less).max(below + 1) - below;
-        let room = Some(most - 1 - below).filter(|room| *room > 0)?;
-        let found = boundary(start, less, room, self.card.total, |more| taken(below + more));
+        let (start, stride) = match expected {
+            Some(expected) => (expected, 1),
+            None => (most.saturating_sub(less).max(below + 1), less),
+        };
+        let is_open = expected.is_some() && !is_refuted;
+        let room = Some(most - below - u64::from(!is_open)).filter(|room| *room > 0)?;
+        let found = boundary(start - below, stride, room, self.card.total, |more| taken(below + more));
         found.amount.map(|more| below + more)
     }
 

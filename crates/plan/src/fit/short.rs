@@ -9,8 +9,8 @@ use crate::parallel::{
     plan_classes, plan_ranks_closely,
 };
 use crate::plan::{Counted, plan_stage};
-use crate::{Plan, RankCosts, Step, Verdict};
-use peakledger_core::Bytes;
+use crate::{Plan, PlannedPhase, RankCosts, Step, Verdict};
+use peakledger_core::{Bytes, Phase};
 use peakledger_input::Problem;
 use std::ops::ControlFlow;
 
@@ -157,7 +157,24 @@ impl Short {
     }
 }
 
-/// The same of a plan that may be short.
+impl Plan {
+    /// Whether all that a step does until the end of a phase is what the whole step does too, where micro-batches of it are left
+    /// out: that is so of the first step until its last micro-batch begins, as those that are left out come before that one.
+    /// Whatever happens in those phases happens to the whole step, and nothing that happens later says anything for sure: the
+    /// caching allocator may come to the last micro-batch with other blocks free.
+    pub fn is_whole_until(&self, step: Step, phase: usize) -> bool {
+        let last = self.options.gradient_accumulation_steps.saturating_sub(1);
+        let is_before_the_last = |phase: &PlannedPhase| match phase.micro_batch {
+            Some(micro_batch) => micro_batch < last,
+            None => phase.phase == Phase::Load,
+        };
+        let begins_so = || self.first.phases.get(phase).is_some_and(is_before_the_last);
+        // stages of a pipeline begin a micro-batch before the one before it has ended
+        self.left_out == 0 || self.mesh.pp == 1 && step == Step::First && begins_so()
+    }
+}
+
+/// The device-level peak of a plan that may be short.
 pub(super) fn device_peak(plan: &Plan) -> Bytes {
     plan.device_peak_of_all(None).unwrap_or(Bytes::new(u64::MAX))
 }

@@ -31,8 +31,8 @@ impl SearchReport<'_> {
             let values = self.values(row).into_iter().map(|value| value.name.clone());
             let figures = [
                 self.options_of(row),
-                verdict.fits().to_string(),
-                verdict.is_on_the_edge().to_string(),
+                row.is_known_to_fit().map(|fits| fits.to_string()).unwrap_or_default(),
+                row.is_known_on_the_edge().to_string(),
                 verdict.headroom().to_string(),
                 device_peak.get().to_string(),
                 row.reserved().map(|bytes| bytes.get().to_string()).unwrap_or_default(),

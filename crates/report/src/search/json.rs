@@ -139,7 +139,7 @@ impl SearchReport<'_> {
             micro_batch_size: row.micro_batch_size,
             gradient_accumulation_steps: row.gradient_accumulation_steps,
             fits: row.is_known_to_fit(),
-            on_the_edge: row.is_known_to_fit() == Some(true) && tried.verdict.is_on_the_edge(),
+            on_the_edge: row.is_known_on_the_edge(),
             headroom_bytes: tried.verdict.headroom(),
             device_peak_bytes: tried.device_peak.get(),
             reserved_bytes: row.reserved().map(Bytes::get),
