@@ -95,12 +95,13 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
 
     let TriedOut { plan: given, fit, reservation } =
         try_out.with_plan(step).map_err(|problem| request.blame(problem))?;
+    let command = |options: &str| request.plan_with(&args.given, &model.config, options);
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     // a candidate takes the place of a usual change of its name
     let is_asked = |change: &Change| asked.iter().any(|candidate| candidate.name == change.name);
     let usual = |change: &Change, combined| {
         let candidate = Candidate::of(&change.name, &change.options, step)?;
-        try_out.row(candidate, combined)
+        try_out.row(candidate, combined, &command)
     };
     let mut singles = Vec::new();
     let alone = changes(&given.options, given.planned_without());
@@ -122,7 +123,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     }
     let mut others = Vec::with_capacity(asked.len());
     for candidate in &asked {
-        let row = try_out.row(candidate.clone(), false);
+        let row = try_out.row(candidate.clone(), false, &command);
         progress.one_more();
         others.push(row.map_err(|problem| of_candidate(&candidate.name, step, problem))?);
     }
@@ -183,6 +184,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         left_out: &left_out,
         fewest_gpus: try_out.fewest_gpus(&given.options),
         offload_rule: OffloadRule { least_saving: args.offload_min_saving, most_time: args.offload_max_time },
+        command: &command(""),
         origins: request.origins.as_ref(),
     };
     output.write(&report)?;
@@ -288,8 +290,14 @@ impl Trial<'_> {
         fewest_gpus(&self.architecture, options, &|plan| self.quick_verdict(plan))
     }
 
-    fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {
-        let fit = self.fit(&candidate.step)?;
-        Ok(FitRow { name: candidate.name, options: candidate.options, combined, fit })
+    fn row(
+        &self,
+        candidate: Candidate,
+        combined: bool,
+        command: &dyn Fn(&str) -> String,
+    ) -> Result<FitRow, Problem> {
+        let Candidate { name, options, step } = candidate;
+        let (fit, command) = (self.fit(&step)?, command(&options));
+        Ok(FitRow { name, options, command, combined, fit })
     }
 }

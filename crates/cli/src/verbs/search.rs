@@ -60,7 +60,7 @@ pub(super) fn run(
         fixed: &fixed,
         refused: &refused,
         plan: plan.as_ref(),
-        command: &request.plan_without(given, config, &combinations.options()),
+        command: &request.plan_without(given, config, &search.follow()),
         origins: request.origins.as_ref(),
     };
     output.write(&report)?;
@@ -94,6 +94,12 @@ impl Search<'_> {
         refusals.sort_by_key(|(first, refused)| (Reverse(refused.count), *first));
         let rows = rows.into_iter().flatten().collect();
         (rows, refusals.into_iter().map(|(_, refused)| refused).collect())
+    }
+
+    /// The options that follow the command of a row: those that differ, and the number of micro-batches, which follows from them.
+    pub(super) fn follow(&self) -> Vec<String> {
+        let steps = "gradient-accumulation-steps".to_owned();
+        self.combinations.options().into_iter().chain([steps]).collect()
     }
 
     /// How a combination is run.

@@ -51,6 +51,8 @@ fn a_table() {
     spare, on the edge), offload-parameters (1.90 MiB to spare, on the edge),
     fused-loss (17.90 MiB to spare, on the edge), bf16 (1.90 MiB to spare, on the
     edge) and by layer (1.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 336MiB \
+        --recompute full
     largest micro-batch at 128 tokens: 6 sequences; 7 do not fit, of more some may
     again, up to 13: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 96 tokens; 97 do not fit, of more some
@@ -201,6 +203,8 @@ fn markdown() {
 
     it fits with recompute (1.90 MiB to spare, on the edge), fused-loss (17.90 MiB to spare, on the edge), bf16 (1.90 MiB to spare, on the edge) and by layer (1.90 MiB to spare, on the edge)
 
+        peakledger plan config.json --micro-batch-size 6 --gpu 334MiB --recompute full
+
     - largest micro-batch at 128 tokens: 3 sequences; 4 do not fit, of more some may again, up to 12: what the allocator reserves does not grow evenly
     - longest sequence at a micro-batch of 6: 64 tokens; 65 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
 
@@ -246,6 +250,7 @@ fn the_fields_of_json() {
       "parameters": 202048,
       "rows": [
           "added_theoretical_seconds": null,
+          "command": "peakledger plan config.json --micro-batch-size 2 --gradient-accumulation-steps 3 --gpu t4",
           "device_peak_bytes": 26707968,
           "fits": true,
           "headroom_bytes": 15457910784,
@@ -337,6 +342,7 @@ fn the_way_out() {
     19.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with recompute (1.90 MiB to spare, on the edge), accumulate (1.90 MiB to spare, on the edge), offload-parameters (1.90 MiB to spare, on the edge), fused-loss (17.90 MiB to spare, on the edge),
     bf16 (1.90 MiB to spare, on the edge), by layer (1.90 MiB to spare, on the edge) and short (23.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 336MiB --recompute full
     largest micro-batch at 128 tokens: 6 sequences; 7 do not fit, of more some may again, up to 13: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 96 tokens; 97 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
@@ -344,6 +350,7 @@ fn the_way_out() {
     does not fit: 8.10 MiB too much for 330MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with
     13.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 330MiB --fused-loss
     largest micro-batch at 128 tokens: 2 sequences; 3 do not fit, of more some may again, up to 10: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
@@ -351,6 +358,7 @@ fn the_way_out() {
     does not fit: 8.10 MiB too much for 330MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with
     13.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare, on the edge) and shorter (19.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 330MiB --fused-loss
     largest micro-batch at 128 tokens: 2 sequences; 3 do not fit, of more some may again, up to 10: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
@@ -358,6 +366,7 @@ fn the_way_out() {
     does not fit: 212.10 MiB too much for 100MiB (26.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 100.00 MiB); it runs out in load of the first step: 2.00 MiB asked for with 0 B
     left
     no change that was tried makes it fit; the closest is offload-optimizer (210.10 MiB too much)
+      peakledger plan config.json --gpu 100MiB --offload optimizer
     largest micro-batch at 128 tokens: none, not even 1 sequence
     longest sequence at a micro-batch of 1: none, not even 1 token
     ");
@@ -534,4 +543,44 @@ fn lengths_are_compared_by_the_token() {
     let of_batch = out.split_whitespace().collect::<Vec<_>>().join(" ");
     let says = "1 sequence in a step is no multiple of micro-batch 2 × dp 1 = 2; --global-batch-size N says how many";
     assert!(of_batch.contains(says), "{out}");
+}
+
+/// The command of a row plans it, whatever was asked; and the one under the way out plans the change that is named first.
+#[test]
+fn the_command_of_a_row_plans_it() {
+    let deepspeed = json!({
+        "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 2}
+    });
+    let bench = bench().file("ds.json", deepspeed.to_string());
+    for (arguments, candidates) in [
+        (
+            "config.json --gpu 336MiB --batch 8 --offload activations",
+            &["frozen: --freeze model.embed_tokens"][..],
+        ),
+        (
+            "config.json --gpu 300MiB --gradient-checkpointing",
+            &["not: --gradient-checkpointing=false --batch 2"],
+        ),
+        ("config.json --gpu 2GiB --from ds.json --gpus 4 --alloc-conf expandable_segments:True", &[]),
+    ] {
+        let fit = fit_json(&bench, arguments, candidates);
+        for row in fit["rows"].as_array().unwrap() {
+            let command = format!("{} --format json", row["command"].as_str().unwrap());
+            let plan: Value = serde_json::from_str(&bench.pasted(&command)).unwrap();
+            let verdict = &plan["verdict"];
+            assert_eq!(
+                (&plan["device_peak"]["bytes"], &verdict["fits"], &verdict["headroom_bytes"]),
+                (&row["device_peak_bytes"], &row["fits"], &row["headroom_bytes"]),
+                "{command}"
+            );
+        }
+    }
+    let table = bench.answer("fit config.json --gpu 336MiB --batch 8");
+    assert!(
+        table.contains(
+            "  peakledger plan config.json --micro-batch-size 8 --gpu 336MiB \\\n    --recompute full\n"
+        ),
+        "{table}"
+    );
 }

@@ -337,18 +337,6 @@ fn what_cannot_be_is_counted() {
     assert!(out.starts_with("tried 2 combinations: 2 cannot be, 0 do not fit"), "{out}");
 }
 
-/// What a shell is given.
-fn pasted(bench: &Bench, command: &str) -> String {
-    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_peakledger"));
-    let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", binary.parent().unwrap().display());
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", command]).current_dir(bench.path("")).env("PATH", path).env_remove("COLUMNS");
-    let out = shell.output().unwrap();
-    assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
 /// The command that a search ends in plans its row, whatever it was asked with; and so does that of every row.
 #[test]
 fn the_command_of_a_row_plans_it() {
@@ -373,8 +361,7 @@ fn the_command_of_a_row_plans_it() {
         assert!(!rows.is_empty(), "{arguments}");
         for row in rows.iter().step_by(rows.len().div_ceil(6)) {
             let line = format!("{} {}", found["command"].as_str().unwrap(), row["options"].as_str().unwrap());
-            let plan: Value =
-                serde_json::from_str(&pasted(&bench, &format!("{line} --format json"))).unwrap();
+            let plan: Value = serde_json::from_str(&bench.pasted(&format!("{line} --format json"))).unwrap();
             assert_eq!(plan["device_peak"]["bytes"], row["device_peak_bytes"], "{line}");
             assert_eq!(plan["verdict"]["gpu"], found["gpu"], "{line}");
         }
@@ -382,7 +369,7 @@ fn the_command_of_a_row_plans_it() {
         let from = table.find("  peakledger plan ").unwrap_or_else(|| panic!("{table}"));
         let lines: Vec<&str> = table[from..].split_inclusive('\n').collect();
         let end = lines.iter().position(|line| !line.ends_with("\\\n")).unwrap();
-        let plan = pasted(&bench, &format!("{} --format json", lines[..=end].concat().trim_end()));
+        let plan = bench.pasted(&format!("{} --format json", lines[..=end].concat().trim_end()));
         let plan: Value = serde_json::from_str(&plan).unwrap();
         let best = rows.iter().find(|row| row["pareto"] == true);
         let best = best.or_else(|| rows.iter().max_by_key(|row| row["headroom_bytes"].as_i64())).unwrap();
@@ -400,7 +387,7 @@ fn the_command_of_a_piped_config_has_it() {
     let found: Value = serde_json::from_str(&ran.out).unwrap();
     let line =
         format!("{} {}", found["command"].as_str().unwrap(), found["rows"][0]["options"].as_str().unwrap());
-    let plan: Value = serde_json::from_str(&pasted(&bench, &format!("{line} --format json"))).unwrap();
+    let plan: Value = serde_json::from_str(&bench.pasted(&format!("{line} --format json"))).unwrap();
     assert_eq!(plan["device_peak"]["bytes"], found["rows"][0]["device_peak_bytes"]);
 }
 

@@ -81,6 +81,8 @@ struct FitJson<'a> {
 struct RowJson<'a> {
     name: &'a str,
     options: &'a str,
+    /// The whole command that plans it.
+    command: &'a str,
     same_training: bool,
     device_peak_bytes: u64,
     fits: bool,
@@ -110,6 +112,7 @@ impl<'a> FitJson<'a> {
         let row = |line: Line<'a>| RowJson {
             name: line.name,
             options: line.options,
+            command: line.command,
             same_training: line.same_training,
             device_peak_bytes: line.fit.device_peak.get(),
             fits: line.fit.verdict.fits(),
