@@ -157,42 +157,42 @@ fn a_table_where_it_fits_on_forty_columns() {
 #[test]
 fn a_model_of_the_catalogue() {
     assert_snapshot!(Bench::new().answer("fit llama-3.1-8b --gpu rtx-4090 --format csv"), @r#"
-    name,options,same_training,device_peak_bytes,fits,on_the_edge,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds,pareto,offload
-    as given,,true,160622298112,false,false,-155134829312,,card,,card,,false,
-    recompute,--recompute full,true,160622298112,false,false,-141553672960,,card,,card,0.228319006052,false,
-    fused,--optimizer-impl fused,true,130474323456,false,false,-126896677632,,card,,card,-0.414259508826,false,
-    offload,--offload activations,true,160622298112,false,false,-143162188544,,card,,card,1.929337898834,false,reject
-    offload-optimizer,--offload optimizer,true,66232084480,false,false,-64611263232,,card,,card,1.401611198774,false,tune
-    offload-parameters,--offload parameters,true,38313748480,false,false,-19002401536,,card,256,card,2.347254076762,false,tune
-    fused-loss,--fused-loss,true,160622298112,false,false,-157060014848,,card,,card,0.090716357087,false,
-    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,false,-41202852608,,card,,card,-0.766996378884,false,
-    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,false,-8564876032,,card,1329,card,-0.664739413805,false,
-    half-weights,--weights-dtype bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,
-    bf16,--precision bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,
-    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,false,-71152280320,,card,,card,-0.509857857016,false,
-    adafactor,--optimizer adafactor,false,66440261120,false,false,-66727289600,,card,,card,-0.159121523764,false,
-    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,false,-112608781056,,card,,card,-0.185940502773,false,
-    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,false,-141408969472,,card,,card,0.319035363139,false,
-    recompute + offload,--recompute full --offload activations,true,160622298112,false,false,-140647703296,,card,,card,0.29644341799,false,reject
-    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,false,-50826683136,,card,,card,1.629930204826,false,tune
-    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,false,-64367993600,,card,,card,1.492327555861,false,tune
-    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,false,-14954898176,,card,,card,-0.441021499518,false,
-    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,false,9288178944,2,card,6879,card,-0.307469534057,true,
-    recompute + half-weights,--recompute full --weights-dtype bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,
-    half-weights + LoRA,"--weights-dtype bf16 --lora r=16,targets=all-linear",false,34068178944,false,false,-10280346368,,card,877,card,-0.838328682122,true,
-    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,
-    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,false,-60010111744,,card,,card,-0.281538850964,false,
-    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,false,-52942709504,,card,,card,0.069197482288,false,
-    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,false,-16292881152,,card,731,card,-0.782110841322,false,
-    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,false,-7075898112,,card,1592,card,-0.764255922211,true,
-    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,false,-46267474688,,card,,card,-0.655402942985,false,
-    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,false,-27000939264,,card,,card,-0.687269059048,false,
-    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,false,-19170173696,,card,,card,-0.527833950453,false,
-    recompute + half-weights + LoRA,"--recompute full --weights-dtype bf16 --lora r=16,targets=all-linear",false,20304431104,true,false,3107872000,2,card,4345,card,-0.556327946756,true,
-    recompute + LoRA + bf16,"--recompute full --lora r=16,targets=all-linear --precision bf16",false,20304431104,true,false,3130940672,1,card,4312,card,-0.479202662778,true,
-    recompute + bf16 + fused,--recompute full --precision bf16 --optimizer-impl fused,false,64276090368,false,false,-40965874432,,card,,card,-0.478814206392,false,
-    recompute + bf16 + adamw-8bit,--recompute full --precision bf16 --optimizer adamw-8bit,false,48466424832,false,false,-24599700224,,card,,card,-0.510680322456,false,
-    recompute + bf16 + adafactor,--recompute full --precision bf16 --optimizer adafactor,false,33228667392,false,false,-10125157120,,card,,card,-0.351245213861,false,
+    name,options,same_training,device_peak_bytes,fits,on_the_edge,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds,pareto,offload,worst_rank
+    as given,,true,160622298112,false,false,-155134829312,,card,,card,,false,,0
+    recompute,--recompute full,true,160622298112,false,false,-141553672960,,card,,card,0.228319006052,false,,0
+    fused,--optimizer-impl fused,true,130474323456,false,false,-126896677632,,card,,card,-0.414259508826,false,,0
+    offload,--offload activations,true,160622298112,false,false,-143162188544,,card,,card,1.929337898834,false,reject,0
+    offload-optimizer,--offload optimizer,true,66232084480,false,false,-64611263232,,card,,card,1.401611198774,false,tune,0
+    offload-parameters,--offload parameters,true,38313748480,false,false,-19002401536,,card,256,card,2.347254076762,false,tune,0
+    fused-loss,--fused-loss,true,160622298112,false,false,-157060014848,,card,,card,0.090716357087,false,,0
+    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,false,-41202852608,,card,,card,-0.766996378884,false,,0
+    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,false,-8564876032,,card,1329,card,-0.664739413805,false,,0
+    half-weights,--weights-dtype bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,,0
+    bf16,--precision bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,,0
+    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,false,-71152280320,,card,,card,-0.509857857016,false,,0
+    adafactor,--optimizer adafactor,false,66440261120,false,false,-66727289600,,card,,card,-0.159121523764,false,,0
+    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,false,-112608781056,,card,,card,-0.185940502773,false,,0
+    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,false,-141408969472,,card,,card,0.319035363139,false,,0
+    recompute + offload,--recompute full --offload activations,true,160622298112,false,false,-140647703296,,card,,card,0.29644341799,false,reject,0
+    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,false,-50826683136,,card,,card,1.629930204826,false,tune,0
+    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,false,-64367993600,,card,,card,1.492327555861,false,tune,0
+    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,false,-14954898176,,card,,card,-0.441021499518,false,,0
+    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,false,9288178944,2,card,6879,card,-0.307469534057,true,,0
+    recompute + half-weights,--recompute full --weights-dtype bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,,0
+    half-weights + LoRA,"--weights-dtype bf16 --lora r=16,targets=all-linear",false,34068178944,false,false,-10280346368,,card,877,card,-0.838328682122,true,,0
+    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,,0
+    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,false,-60010111744,,card,,card,-0.281538850964,false,,0
+    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,false,-52942709504,,card,,card,0.069197482288,false,,0
+    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,false,-16292881152,,card,731,card,-0.782110841322,false,,0
+    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,false,-7075898112,,card,1592,card,-0.764255922211,true,,0
+    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,false,-46267474688,,card,,card,-0.655402942985,false,,0
+    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,false,-27000939264,,card,,card,-0.687269059048,false,,0
+    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,false,-19170173696,,card,,card,-0.527833950453,false,,0
+    recompute + half-weights + LoRA,"--recompute full --weights-dtype bf16 --lora r=16,targets=all-linear",false,20304431104,true,false,3107872000,2,card,4345,card,-0.556327946756,true,,0
+    recompute + LoRA + bf16,"--recompute full --lora r=16,targets=all-linear --precision bf16",false,20304431104,true,false,3130940672,1,card,4312,card,-0.479202662778,true,,0
+    recompute + bf16 + fused,--recompute full --precision bf16 --optimizer-impl fused,false,64276090368,false,false,-40965874432,,card,,card,-0.478814206392,false,,0
+    recompute + bf16 + adamw-8bit,--recompute full --precision bf16 --optimizer adamw-8bit,false,48466424832,false,false,-24599700224,,card,,card,-0.510680322456,false,,0
+    recompute + bf16 + adafactor,--recompute full --precision bf16 --optimizer adafactor,false,33228667392,false,false,-10125157120,,card,,card,-0.351245213861,false,,0
     "#);
 }
 
@@ -263,7 +263,8 @@ fn the_fields_of_json() {
           "options": "",
           "pareto": false,
           "same_training": true,
-          "seq_len_limited_by": "model"
+          "seq_len_limited_by": "model",
+          "worst_rank": 0
         },
     "#);
     let rows = ["as given", "recompute", "fused", "accumulate"].into_iter().chain(ELSEWHERE);

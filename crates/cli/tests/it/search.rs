@@ -741,3 +741,24 @@ fn few_micro_batches_that_run_out_say_nothing_of_all() {
     };
     assert_eq!((fits(longest), fits(longest + 1)), (json!(true), json!(false)), "{longest}");
 }
+
+/// A row that was not replayed is that of the rank that needs most by its device peak, and says so: `plan` shows the one for which
+/// most is reserved.
+#[test]
+fn a_row_says_whose_bytes_it_has() {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": false
+    });
+    let bench = Bench::new().file("config.json", config.to_string());
+    let step = format!("--pp 4 --micro-batch-size 4 --gradient-accumulation-steps 8 --gpu 330MiB {GROUPS}");
+    let found = search(&bench, &step, &["zero=0,1"]);
+    let row = found["rows"].as_array().unwrap().iter().find(|row| row["values"][0] == "1").unwrap();
+    let plan = |rank: &str| -> Value {
+        let line = format!("plan config.json {step} --zero 1 --rank {rank} --format json");
+        serde_json::from_str(&bench.answer(&line)).unwrap()
+    };
+    assert_eq!((&row["fits"], &plan("worst")["rank"]), (&json!(false), &json!(3)));
+    let own = plan(&row["worst_rank"].to_string());
+    assert_eq!((&own["rank"], &own["device_peak"]["bytes"]), (&json!(0), &row["device_peak_bytes"]));
+}

@@ -27,7 +27,9 @@ pub struct Fit {
     pub options: Options,
     /// Tokens in a sequence.
     pub seq_len: u64,
-    /// The device-level peak.
+    /// The rank that needs most; of several the first.
+    pub rank: u32,
+    /// Its device-level peak.
     pub device_peak: Bytes,
     /// What a steady step costs the rank that takes longest, and how long the step takes.
     pub slowest: RankCosts,
@@ -121,6 +123,7 @@ impl Fit {
         let limit = architecture.shape.max_position_embeddings;
         Fit {
             seq_len,
+            rank: plan.options.parallel.rank,
             device_peak: device_peak(plan),
             slowest,
             verdict,

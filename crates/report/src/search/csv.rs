@@ -24,6 +24,7 @@ impl SearchReport<'_> {
                 "communicated_bytes",
                 "between_nodes_bytes",
                 "pareto",
+                "worst_rank",
             ])
             .collect();
         let rows = self.rows.iter().enumerate().map(|(at, row)| {
@@ -44,6 +45,7 @@ impl SearchReport<'_> {
                 costs.communicated().to_string(),
                 costs.sent.between_nodes.to_string(),
                 self.front.contains(&at).to_string(),
+                row.tried.rank.to_string(),
             ];
             values.chain(figures).collect()
         });
