@@ -42,7 +42,7 @@ fn own(out: &str) -> String {
 
 #[test]
 fn a_table() {
-    assert_snapshot!(own(&bench().answer("fit config.json --gpu 336MiB --batch 8")), @"
+    assert_snapshot!(own(&bench().answer("fit config.json --gpu 336MiB --batch 8")), @r"
     does not fit: 2.10 MiB too much for 336MiB (52.00 MiB reserved on a larger card
     and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the
     first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26

@@ -504,6 +504,10 @@ fn what_is_not_replayed_is_left_open() {
         misfits += usize::from(plan["verdict"]["fits"] == false);
     }
     assert!(misfits > 0 && misfits < open.len(), "{misfits} of {} do not fit", open.len());
+    let csv = bench.answer(&line.replace("json", "csv"));
+    let cells: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let at = cells[0].iter().position(|title| *title == "fits").unwrap();
+    assert_eq!(cells.iter().filter(|cells| cells[at].is_empty()).count(), open.len(), "{csv}");
 }
 
 /// What has to be known of the best row is said beside it, what was not understood of a config among it.
@@ -618,6 +622,7 @@ fn other_formats() {
     let csv = text(&bench, "--gpu a100-40gb --global-batch-size 2 --format csv", &among);
     let lines: Vec<&str> = csv.lines().collect();
     assert!(lines[0].starts_with("recompute,batch,options,fits,"), "{csv}");
+    assert!(lines[0].ends_with(",pareto,worst_rank") && lines[1].ends_with(",true,0"), "{csv}");
     assert_eq!(lines.len(), 5, "{csv}");
     assert!(
         lines[1].starts_with("none,2,--recompute=none --batch=2 --gradient-accumulation-steps 1,true,"),
