@@ -143,7 +143,7 @@ fn what_few_micro_batches_say_of_all() {
         let look = |few: &Plan| {
             let (least, most) = (Verdict::of(few, &large, None), Reservation::fits(few, settings, &large));
             assert!(most.verdict.fits() && !most.is_of_whole);
-            for total in (least.needed.get()..most.verdict.needed.get()).step_by((4 * MIB) as usize) {
+            for total in (least.needed.get()..most.verdict.needed.get()).step_by(4 << 20) {
                 let card = Card { total: Bytes::new(total - 200 * MIB), ..large.clone() };
                 let [of_few, of_all] = [few, &whole].map(|plan| Reservation::fits(plan, settings, &card));
                 if of_few.is_of_whole {
