@@ -14,7 +14,9 @@ use std::ops::ControlFlow;
 /// What is known of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// The device-level peak of the rank that needs most.
+    /// The rank that needs most by the verdict that was asked for; of several that of the first class.
+    pub rank: u32,
+    /// Its device-level peak.
     pub device_peak: Bytes,
     /// What that rank takes of the card, by the verdict that was asked for.
     pub verdict: Verdict,
@@ -65,7 +67,7 @@ fn try_out_to(
     mut verdict: impl FnMut(&Plan) -> Option<Verdict>,
 ) -> Result<Option<Tried>, Problem> {
     let is_whole = extent == Extent::Replay || extent.is_whole(architecture, &options)?;
-    let (mut slowest, mut worst): (Option<RankCosts>, Option<Tried>) = (None, None);
+    let (mut slowest, mut worst): (Option<RankCosts>, Option<([Bytes; 3], Tried)>) = (None, None);
     Short::of_each(architecture, options, extent, |short, look| {
         let costs = RankCosts::of(short.plan(), Step::Steady, card.speeds.as_ref());
         slowest = Some(slowest.map_or(costs, |slowest| slowest.or_slower(costs)));
@@ -76,15 +78,17 @@ fn try_out_to(
             worst = None;
             return ControlFlow::Break(());
         };
-        let outside = short.plan().outside(Some(card));
-        let this = Tried { device_peak: short.device_peak(), verdict, outside, slowest: costs, is_whole };
-        let needs = |tried: &Tried| (tried.verdict.needed, tried.device_peak);
-        if worst.is_none_or(|worst| needs(&this) > needs(&worst)) {
-            worst = Some(this);
+        let plan = short.plan();
+        let (rank, outside) = (plan.options.parallel.rank, plan.outside(Some(card)));
+        let this =
+            Tried { rank, device_peak: short.device_peak(), verdict, outside, slowest: costs, is_whole };
+        let needs = plan.needs(verdict.needed, None);
+        if worst.is_none_or(|(most, _)| needs > most) {
+            worst = Some((needs, this));
         }
         ControlFlow::Continue(())
     })?;
-    Ok(worst.zip(slowest).map(|(worst, slowest)| Tried { slowest, ..worst }))
+    Ok(worst.zip(slowest).map(|((_, worst), slowest)| Tried { slowest, ..worst }))
 }
 
 #[cfg(test)]

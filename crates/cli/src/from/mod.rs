@@ -101,8 +101,8 @@ impl Kind {
         }
     }
 
-    fn read(self, fields: &Fields) -> Result<Found, Problem> {
-        let mut reading = Reading::of(fields);
+    fn read(self, fields: &Fields, writing: Writing) -> Result<Found, Problem> {
+        let mut reading = Reading::of(fields, writing == Writing::Arguments);
         match self {
             Kind::Deepspeed => deepspeed::read(&mut reading)?,
             Kind::TrainingArguments => training_arguments::read(&mut reading)?,
@@ -168,7 +168,7 @@ fn read(source: Source, said: Option<Kind>, decides: bool) -> Result<(Kind, Foun
     let Some(kind) = decided.or_else(|| Kind::of(&fields, writing)).or(said) else {
         return Err(unknown(&fields));
     };
-    Ok((kind, kind.read(&fields)?))
+    Ok((kind, kind.read(&fields, writing)?))
 }
 
 /// What is wrong with a file that is named as the model and is the config of a training run.
@@ -184,7 +184,7 @@ pub(crate) fn not_a_model(source: &Source) -> Option<Problem> {
     let kind = Kind::of(&fields, writing)?;
     let problem = fields.problem(format!("a training config ({}), not that of a model", kind.title()));
     let file = in_shell(source.name());
-    Some(problem.mend(match kind.read(&fields) {
+    Some(problem.mend(match kind.read(&fields, writing) {
         Ok(found) if found.model.is_some() => {
             format!("it names the model itself: `peakledger plan --from {file}`")
         }

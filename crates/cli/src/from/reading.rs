@@ -14,6 +14,8 @@ pub(super) struct Reading<'a> {
     within: String,
     /// The pointers of what was asked for.
     read: BTreeSet<String>,
+    /// Whether its keys are options of a command line: one that nothing follows has no value, and is `true`.
+    are_options: bool,
     pub(super) found: Found,
 }
 
@@ -24,8 +26,9 @@ const AUTO: &str = "auto";
 const MOST_NOT_READ: usize = 20;
 
 impl<'a> Reading<'a> {
-    pub(super) fn of(fields: &'a Fields) -> Reading<'a> {
-        Reading { fields, within: String::new(), read: BTreeSet::new(), found: Found::default() }
+    pub(super) fn of(fields: &'a Fields, are_options: bool) -> Reading<'a> {
+        let (within, read, found) = (String::new(), BTreeSet::new(), Found::default());
+        Reading { fields, within, read, are_options, found }
     }
 
     /// Reads a part. What is wrong with it is said once all is read, so that whoever mends it hears of everything at once.
@@ -126,8 +129,7 @@ impl<'a> Reading<'a> {
             self.problem(
                 key,
                 match value {
-                    // an option of a script that nothing follows
-                    Value::Bool(true) => "its value is missing, or no whole number".to_owned(),
+                    Value::Bool(true) if self.are_options => "its value is missing".to_owned(),
                     _ => format!("{} is not a whole number", quoted(&said)),
                 },
             )

@@ -4,7 +4,8 @@ use super::found::{Origin, Setting};
 use super::{Given, command};
 use crate::Answer;
 use crate::args::Model;
-use crate::step_args::StepArgs;
+use crate::step_args::{Said, StepArgs};
+use crate::usage::Asker;
 use clap::{Arg, Args, Command};
 use peakledger_input::{Input, Place, Problem, Source, quoted};
 use peakledger_report::{Fixed, Origins};
@@ -37,6 +38,15 @@ impl Resolved {
         }
     }
 
+    /// The line that plans this step on the same card with these options of a candidate, without the files.
+    pub(crate) fn plan_with(&self, given: &Given, config: &Source, options: &str) -> String {
+        let words = || options.split_whitespace();
+        let said = Said::of(words().map(str::to_owned), Asker::Step("a candidate"));
+        let changed = said.map(|said| said.options()).unwrap_or_default();
+        let line = self.plan_without(given, config, &changed);
+        words().fold(line, |line, word| format!("{line} {}", command::in_shell(word)))
+    }
+
     /// The line that plans this step on the same card, without the files and without the options that vary, which are to
     /// follow. A model that passes by once is written out.
     pub(crate) fn plan_without(&self, given: &Given, config: &Source, vary: &[String]) -> String {
@@ -45,7 +55,7 @@ impl Resolved {
                 "gradient-checkpointing" => "recompute",
                 name => name,
             };
-            name == "gradient-accumulation-steps" || vary.iter().any(|varied| varied == name)
+            vary.iter().any(|varied| varied == name)
         };
         let of_plan = StepArgs::augment_args(Command::new("plan"))
             .args([Arg::new("gpu").long("gpu"), Arg::new("alloc_conf").long("alloc-conf")]);

@@ -176,7 +176,7 @@ impl Search<'_> {
         let Some(tried) = try_out_replayed(&trial.architecture, options, trial.card, verdict)? else {
             return Ok(None);
         };
-        let mut follow = self.combinations.options();
+        let mut follow = self.follow();
         follow.extend(pulled.sets.iter().cloned());
         let row = SearchRow {
             micro_batch_size,

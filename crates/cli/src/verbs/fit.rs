@@ -15,8 +15,8 @@ use peakledger_input::{Input, Problem, quoted};
 use peakledger_plan::catalogue::{Card, card};
 use peakledger_plan::config::Architecture;
 use peakledger_plan::options::{Options, Recompute};
-use peakledger_plan::parallel::{Look, Parallel, Shown, Stack, plan_ranks_closely};
-use peakledger_plan::{Choices, FewestGpus, Fit, Plan, Verdict, fewest_gpus};
+use peakledger_plan::parallel::{Look, Parallel, Ranks, Shown, Stack, plan_ranks_closely};
+use peakledger_plan::{Choices, FewestGpus, Fit, Plan, RankCosts, Step, Verdict, fewest_gpus};
 use peakledger_report::side_by_side::side_by_side;
 use peakledger_report::{AS_GIVEN, FitReport, FitRow, Fits, OffloadRule, Reservation};
 
@@ -93,24 +93,15 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         return search::run(&args.search, (&request, &args.given), &try_out, model, &output, args.exit_code);
     }
 
-    let needed = |plan: &Plan, look| {
-        let needed = match look {
-            Look::First => Verdict::of(plan, try_out.card, None).needed,
-            Look::Close => try_out.verdict(plan).needed,
-        };
-        (needed, ())
-    };
-    let given = step
-        .options(Some(&card))
-        .and_then(|options| plan_ranks_closely(&try_out.architecture, &options, Shown::Worst, needed));
-    let given = given.map_err(|problem| request.blame(problem))?.plan;
-    let fit = try_out.fit(step)?;
+    let TriedOut { plan: given, fit, reservation } =
+        try_out.with_plan(step).map_err(|problem| request.blame(problem))?;
+    let command = |options: &str| request.plan_with(&args.given, &model.config, options);
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     // a candidate takes the place of a usual change of its name
     let is_asked = |change: &Change| asked.iter().any(|candidate| candidate.name == change.name);
     let usual = |change: &Change, combined| {
         let candidate = Candidate::of(&change.name, &change.options, step)?;
-        try_out.row(candidate, combined)
+        try_out.row(candidate, combined, &command)
     };
     let mut singles = Vec::new();
     let alone = changes(&given.options, given.planned_without());
@@ -132,7 +123,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     }
     let mut others = Vec::with_capacity(asked.len());
     for candidate in &asked {
-        let row = try_out.row(candidate.clone(), false);
+        let row = try_out.row(candidate.clone(), false, &command);
         progress.one_more();
         others.push(row.map_err(|problem| of_candidate(&candidate.name, step, problem))?);
     }
@@ -183,7 +174,6 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     }
     rows.append(&mut others);
 
-    let reservation = try_out.reservation(&given);
     let report = FitReport {
         name: &model.name,
         plan: &given,
@@ -194,6 +184,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         left_out: &left_out,
         fewest_gpus: try_out.fewest_gpus(&given.options),
         offload_rule: OffloadRule { least_saving: args.offload_min_saving, most_time: args.offload_max_time },
+        command: &command(""),
         origins: request.origins.as_ref(),
     };
     output.write(&report)?;
@@ -207,11 +198,38 @@ pub(super) struct Trial<'a> {
     pub(super) settings: Settings,
 }
 
+/// What fits of a step, with the plan of the rank that needs most and what the caching allocator reserves for it.
+struct TriedOut {
+    plan: Plan,
+    fit: Fit,
+    reservation: Option<Reservation>,
+}
+
 impl Trial<'_> {
     fn fit(&self, step: &StepArgs) -> Result<Fit, Problem> {
         let takes = |plan: &Plan| self.verdict(plan);
         let quick = |plan: &Plan| self.quick(plan).verdict;
         Fit::of(&self.architecture, step.options(Some(self.card))?, self.card, &takes, &quick)
+    }
+
+    /// The same of a step whose plan is shown: it is planned and replayed once, whole and as `plan` does it.
+    fn with_plan(&self, step: &StepArgs) -> Result<TriedOut, Problem> {
+        let options = step.options(Some(self.card))?;
+        let look = |plan: &Plan, look| {
+            let reservation = if look == Look::Close { self.reservation(plan) } else { None };
+            let verdict = self.verdict_of(plan, reservation.as_ref());
+            let costs = RankCosts::of(plan, Step::Steady, self.card.speeds.as_ref());
+            (plan.needs(verdict.needed, None), (reservation, costs))
+        };
+        let Ranks { plan, shown, each, .. } =
+            plan_ranks_closely(&self.architecture, &options, Shown::Worst, look)?;
+        let slowest = each.iter().map(|(_, (_, costs))| *costs).reduce(RankCosts::or_slower);
+        let reservation = each.into_iter().nth(shown).and_then(|(_, (reservation, _))| reservation);
+        let Some(slowest) = slowest else { unreachable!("a world has a rank") };
+        let verdict = self.verdict_of(&plan, reservation.as_ref());
+        let quick = |plan: &Plan| self.quick(plan).verdict;
+        let fit = Fit::around(&self.architecture, options, self.card, (&plan, verdict, slowest), &quick);
+        Ok(TriedOut { plan, fit, reservation })
     }
 
     /// Whether a rank fits, which says of a misfit nothing more.
@@ -224,9 +242,29 @@ impl Trial<'_> {
         Reservation::fits_within(plan, self.settings, self.card, most)
     }
 
-    /// What a rank takes of the card.
+    /// What a rank takes of the card. Where micro-batches are left out of its step and its replay says nothing for sure of the
+    /// whole, that is its device peak: what fits by that has to be replayed whole.
     pub(super) fn verdict(&self, plan: &Plan) -> Verdict {
-        match self.reservation(plan) {
+        let reservation = self.reservation(plan);
+        let is_sure = reservation.as_ref().is_none_or(|reservation| reservation.is_of_whole(plan));
+        self.sure_of_whole(plan, self.verdict_of(plan, reservation.as_ref()), is_sure)
+    }
+
+    /// The same, which says of a misfit nothing more.
+    fn quick_verdict(&self, plan: &Plan) -> Verdict {
+        let Fits { verdict, is_of_whole, .. } = self.quick(plan);
+        self.sure_of_whole(plan, verdict, is_of_whole)
+    }
+
+    /// A verdict if it is one on the whole step, or if nothing but that can be; else the one by the device peak.
+    fn sure_of_whole(&self, plan: &Plan, verdict: Verdict, is_sure: bool) -> Verdict {
+        let by_peak = Verdict::of(plan, self.card, None);
+        if is_sure || !by_peak.fits() { verdict } else { by_peak }
+    }
+
+    /// The same by what is reserved for it, or by its device peak.
+    fn verdict_of(&self, plan: &Plan, reservation: Option<&Reservation>) -> Verdict {
+        match reservation {
             Some(reservation) => reservation.verdict(plan, self.card),
             None => Verdict::of(plan, self.card, None),
         }
@@ -249,11 +287,17 @@ impl Trial<'_> {
 
     /// The fewest GPUs that share out the step so that it fits.
     fn fewest_gpus(&self, options: &Options) -> Option<FewestGpus> {
-        fewest_gpus(&self.architecture, options, &|plan| self.quick(plan).verdict)
+        fewest_gpus(&self.architecture, options, &|plan| self.quick_verdict(plan))
     }
 
-    fn row(&self, candidate: Candidate, combined: bool) -> Result<FitRow, Problem> {
-        let fit = self.fit(&candidate.step)?;
-        Ok(FitRow { name: candidate.name, options: candidate.options, combined, fit })
+    fn row(
+        &self,
+        candidate: Candidate,
+        combined: bool,
+        command: &dyn Fn(&str) -> String,
+    ) -> Result<FitRow, Problem> {
+        let Candidate { name, options, step } = candidate;
+        let (fit, command) = (self.fit(&step)?, command(&options));
+        Ok(FitRow { name, options, command, combined, fit })
     }
 }

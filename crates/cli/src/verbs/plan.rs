@@ -11,7 +11,7 @@ use crate::usual::{Change, OF_SAVED, changes, together};
 use clap::{Command, ValueEnum};
 use peakledger_allocator::Settings;
 use peakledger_core::document::LedgerFile;
-use peakledger_input::{Input, Problem, quoted};
+use peakledger_input::{Input, Place, Problem, quoted};
 use peakledger_plan::catalogue::{Card, ModelFile, card};
 use peakledger_plan::parallel::{Look, RankClass, Ranks, Shown, plan_ranks_closely};
 use peakledger_plan::{Plan, RankCosts, Step, Verdict};
@@ -93,6 +93,17 @@ fn rank(text: &str) -> Result<RankArg, Problem> {
             let problem = Problem::anywhere(format!("{} is no rank", quoted(text)));
             problem.mend("use a number from 0 on, worst or all")
         }),
+    }
+}
+
+/// Of a rank that there is not: what else `--rank` takes, beside the numbers of those that there are.
+pub(super) fn or_also(problem: Problem, others: &str) -> Problem {
+    match (&problem.place, &problem.mend) {
+        (Some(Place::Option(option)), Some(mend)) if option == "--rank" => {
+            let mend = format!("{mend}{others}");
+            problem.mend(mend)
+        }
+        _ => problem,
     }
 }
 
@@ -208,7 +219,8 @@ impl Planned {
             let costs = ranks.each.iter().map(|(_, figures)| figures.costs);
             slowest.extend(costs.reduce(RankCosts::or_slower));
         };
-        let planned = run(&asked.step, shown).map_err(|problem| asked.blame(problem))?;
+        let planned =
+            run(&asked.step, shown).map_err(|problem| asked.blame(or_also(problem, ", worst or all")))?;
         looked_at(&planned);
         let mut plans: Vec<(String, Plan)> = Vec::new();
         let mut left_out = Vec::new();

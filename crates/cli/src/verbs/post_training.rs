@@ -1,6 +1,6 @@
 //! `peakledger plan --post-training`: several models on one timeline.
 
-use super::plan::{Args, Question, RankArg, answer, targets};
+use super::plan::{Args, Question, RankArg, answer, or_also, targets};
 use crate::Answer;
 use crate::args::architecture;
 use peakledger_core::document::LedgerFile;
@@ -26,7 +26,8 @@ pub(super) fn run(args: &Args, question: &Question, request: PostTraining) -> Re
         Some(RankArg::Worst) | None => None,
     };
     let request = PostTraining { rank, ..request };
-    let planned = post_train(architecture, options, request, card.as_ref())?;
+    let planned = post_train(architecture, options, request, card.as_ref());
+    let planned = planned.map_err(|problem| or_also(problem, ", or worst"))?;
     let note = format!(
         "peakledger plan {} --post-training {}, a step at device level: what the dispatcher hands out, the batch and kernel memory",
         model.name,

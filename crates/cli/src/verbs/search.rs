@@ -2,8 +2,9 @@
 //!
 //! Each is planned and none is guessed at. A device peak alone says that a combination does not fit. What fits by it is held by
 //! a replay of the caching allocator where it is shown, as `plan` does, and where it is near the limit by one of as much of the
-//! step as is planned for the peak: what does not fit by that does not. Where ranks differ or there are more micro-batches it is
-//! left open whether the others fit, and said how many there are.
+//! step as is planned for the peak. That is final where it is the whole step, and where it runs out before it comes to what is
+//! left out of it. Else nothing is: the allocator may come to the last micro-batch with other blocks free, and fit after all. So
+//! where ranks differ or there are more micro-batches it is left open whether the others fit, and said how many there are.
 
 use super::fit::Trial;
 use crate::Answer;
@@ -59,7 +60,7 @@ pub(super) fn run(
         fixed: &fixed,
         refused: &refused,
         plan: plan.as_ref(),
-        command: &request.plan_without(given, config, &combinations.options()),
+        command: &request.plan_without(given, config, &search.follow()),
         origins: request.origins.as_ref(),
     };
     output.write(&report)?;
@@ -95,6 +96,12 @@ impl Search<'_> {
         (rows, refusals.into_iter().map(|(_, refused)| refused).collect())
     }
 
+    /// The options that follow the command of a row: those that differ, and the number of micro-batches, which follows from them.
+    pub(super) fn follow(&self) -> Vec<String> {
+        let steps = "gradient-accumulation-steps".to_owned();
+        self.combinations.options().into_iter().chain([steps]).collect()
+    }
+
     /// How a combination is run.
     pub(super) fn options(&self, number: u64) -> Result<Options, Problem> {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
@@ -114,7 +121,7 @@ impl Search<'_> {
     }
 
     /// Plans a combination, and asks the allocator where its device peak is near the limit. Of a pipeline the plan that is there
-    /// says too little; of others that have more ranks or micro-batches than it, only that they do not fit.
+    /// says too little; of others that have more micro-batches than it, only that they run out in the first of them.
     fn row(&self, number: u64) -> Result<SearchRow, Problem> {
         let options = self.options(number)?;
         let Trial { architecture, card, .. } = self.trial;
@@ -132,7 +139,7 @@ impl Search<'_> {
             }
             let fits = self.trial.quick(plan);
             cache_flushes = cache_flushes.max(fits.retries);
-            fits.verdict
+            if fits.is_of_whole { fits.verdict } else { quick }
         })?;
         if is_replayed && tried.verdict.fits() && !tried.is_whole {
             (is_replayed, cache_flushes) = (false, 0);

@@ -42,7 +42,7 @@ fn own(out: &str) -> String {
 
 #[test]
 fn a_table() {
-    assert_snapshot!(own(&bench().answer("fit config.json --gpu 336MiB --batch 8")), @"
+    assert_snapshot!(own(&bench().answer("fit config.json --gpu 336MiB --batch 8")), @r"
     does not fit: 2.10 MiB too much for 336MiB (52.00 MiB reserved on a larger card
     and 286.10 MiB of CUDA context, of 336.00 MiB); it runs out in backward of the
     first step: 20.00 MiB asked for with 19.90 MiB left, though no more than 37.26
@@ -51,6 +51,8 @@ fn a_table() {
     spare, on the edge), offload-parameters (1.90 MiB to spare, on the edge),
     fused-loss (17.90 MiB to spare, on the edge), bf16 (1.90 MiB to spare, on the
     edge) and by layer (1.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 336MiB \
+        --recompute full
     largest micro-batch at 128 tokens: 6 sequences; 7 do not fit, of more some may
     again, up to 13: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 96 tokens; 97 do not fit, of more some
@@ -155,42 +157,42 @@ fn a_table_where_it_fits_on_forty_columns() {
 #[test]
 fn a_model_of_the_catalogue() {
     assert_snapshot!(Bench::new().answer("fit llama-3.1-8b --gpu rtx-4090 --format csv"), @r#"
-    name,options,same_training,device_peak_bytes,fits,on_the_edge,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds,pareto,offload
-    as given,,true,160622298112,false,false,-155134829312,,card,,card,,false,
-    recompute,--recompute full,true,160622298112,false,false,-141553672960,,card,,card,0.228319006052,false,
-    fused,--optimizer-impl fused,true,130474323456,false,false,-126896677632,,card,,card,-0.414259508826,false,
-    offload,--offload activations,true,160622298112,false,false,-143162188544,,card,,card,1.929337898834,false,reject
-    offload-optimizer,--offload optimizer,true,66232084480,false,false,-64611263232,,card,,card,1.401611198774,false,tune
-    offload-parameters,--offload parameters,true,38313748480,false,false,-19002401536,,card,256,card,2.347254076762,false,tune
-    fused-loss,--fused-loss,true,160622298112,false,false,-157060014848,,card,,card,0.090716357087,false,
-    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,false,-41202852608,,card,,card,-0.766996378884,false,
-    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,false,-8564876032,,card,1329,card,-0.664739413805,false,
-    half-weights,--weights-dtype bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,
-    bf16,--precision bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,
-    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,false,-71152280320,,card,,card,-0.509857857016,false,
-    adafactor,--optimizer adafactor,false,66440261120,false,false,-66727289600,,card,,card,-0.159121523764,false,
-    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,false,-112608781056,,card,,card,-0.185940502773,false,
-    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,false,-141408969472,,card,,card,0.319035363139,false,
-    recompute + offload,--recompute full --offload activations,true,160622298112,false,false,-140647703296,,card,,card,0.29644341799,false,reject
-    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,false,-50826683136,,card,,card,1.629930204826,false,tune
-    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,false,-64367993600,,card,,card,1.492327555861,false,tune
-    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,false,-14954898176,,card,,card,-0.441021499518,false,
-    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,false,9288178944,2,card,6879,card,-0.307469534057,true,
-    recompute + half-weights,--recompute full --weights-dtype bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,
-    half-weights + LoRA,"--weights-dtype bf16 --lora r=16,targets=all-linear",false,34068178944,false,false,-10280346368,,card,877,card,-0.838328682122,true,
-    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,
-    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,false,-60010111744,,card,,card,-0.281538850964,false,
-    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,false,-52942709504,,card,,card,0.069197482288,false,
-    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,false,-16292881152,,card,731,card,-0.782110841322,false,
-    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,false,-7075898112,,card,1592,card,-0.764255922211,true,
-    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,false,-46267474688,,card,,card,-0.655402942985,false,
-    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,false,-27000939264,,card,,card,-0.687269059048,false,
-    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,false,-19170173696,,card,,card,-0.527833950453,false,
-    recompute + half-weights + LoRA,"--recompute full --weights-dtype bf16 --lora r=16,targets=all-linear",false,20304431104,true,false,3107872000,2,card,4345,card,-0.556327946756,true,
-    recompute + LoRA + bf16,"--recompute full --lora r=16,targets=all-linear --precision bf16",false,20304431104,true,false,3130940672,1,card,4312,card,-0.479202662778,true,
-    recompute + bf16 + fused,--recompute full --precision bf16 --optimizer-impl fused,false,64276090368,false,false,-40965874432,,card,,card,-0.478814206392,false,
-    recompute + bf16 + adamw-8bit,--recompute full --precision bf16 --optimizer adamw-8bit,false,48466424832,false,false,-24599700224,,card,,card,-0.510680322456,false,
-    recompute + bf16 + adafactor,--recompute full --precision bf16 --optimizer adafactor,false,33228667392,false,false,-10125157120,,card,,card,-0.351245213861,false,
+    name,options,same_training,device_peak_bytes,fits,on_the_edge,headroom_bytes,largest_micro_batch,micro_batch_limited_by,largest_seq_len,seq_len_limited_by,added_theoretical_seconds,pareto,offload,worst_rank
+    as given,,true,160622298112,false,false,-155134829312,,card,,card,,false,,0
+    recompute,--recompute full,true,160622298112,false,false,-141553672960,,card,,card,0.228319006052,false,,0
+    fused,--optimizer-impl fused,true,130474323456,false,false,-126896677632,,card,,card,-0.414259508826,false,,0
+    offload,--offload activations,true,160622298112,false,false,-143162188544,,card,,card,1.929337898834,false,reject,0
+    offload-optimizer,--offload optimizer,true,66232084480,false,false,-64611263232,,card,,card,1.401611198774,false,tune,0
+    offload-parameters,--offload parameters,true,38313748480,false,false,-19002401536,,card,256,card,2.347254076762,false,tune,0
+    fused-loss,--fused-loss,true,160622298112,false,false,-157060014848,,card,,card,0.090716357087,false,,0
+    LoRA,"--lora r=16,targets=all-linear",false,65088735232,false,false,-41202852608,,card,,card,-0.766996378884,false,,0
+    QLoRA,"--lora r=16,targets=all-linear --quantize nf4",false,32289392640,false,false,-8564876032,,card,1329,card,-0.664739413805,false,,0
+    half-weights,--weights-dtype bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,,0
+    bf16,--precision bf16,false,80319685632,false,false,-59643110144,,card,,card,-0.448273188572,false,,0
+    adamw-8bit,--optimizer adamw-8bit,false,82543612928,false,false,-71152280320,,card,,card,-0.509857857016,false,,0
+    adafactor,--optimizer adafactor,false,66440261120,false,false,-66727289600,,card,,card,-0.159121523764,false,,0
+    recompute + fused,--recompute full --optimizer-impl fused,true,128534957568,false,false,-112608781056,,card,,card,-0.185940502773,false,,0
+    recompute + fused-loss,--recompute full --fused-loss,true,160622298112,false,false,-141408969472,,card,,card,0.319035363139,false,,0
+    recompute + offload,--recompute full --offload activations,true,160622298112,false,false,-140647703296,,card,,card,0.29644341799,false,reject,0
+    recompute + offload-optimizer,--recompute full --offload optimizer,true,64292718592,false,false,-50826683136,,card,,card,1.629930204826,false,tune,0
+    fused-loss + offload-optimizer,--fused-loss --offload optimizer,true,66299383296,false,false,-64367993600,,card,,card,1.492327555861,false,tune,0
+    recompute + LoRA,"--recompute full --lora r=16,targets=all-linear",false,37953546240,false,false,-14954898176,,card,,card,-0.441021499518,false,,0
+    recompute + QLoRA,"--recompute full --lora r=16,targets=all-linear --quantize nf4",false,13962242048,true,false,9288178944,2,card,6879,card,-0.307469534057,true,,0
+    recompute + half-weights,--recompute full --weights-dtype bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,,0
+    half-weights + LoRA,"--weights-dtype bf16 --lora r=16,targets=all-linear",false,34068178944,false,false,-10280346368,,card,877,card,-0.838328682122,true,,0
+    recompute + bf16,--recompute full --precision bf16,false,80319685632,false,false,-56635794176,,card,,card,-0.27168445198,false,,0
+    recompute + adamw-8bit,--recompute full --optimizer adamw-8bit,false,80604247040,false,false,-60010111744,,card,,card,-0.281538850964,false,,0
+    recompute + adafactor,--recompute full --optimizer adafactor,false,66440261120,false,false,-52942709504,,card,,card,0.069197482288,false,,0
+    LoRA + bf16,"--lora r=16,targets=all-linear --precision bf16",false,39099639808,false,false,-16292881152,,card,731,card,-0.782110841322,false,,0
+    QLoRA + bf16,"--lora r=16,targets=all-linear --quantize nf4 --precision bf16",false,29066979328,false,false,-7075898112,,card,1592,card,-0.764255922211,true,,0
+    bf16 + fused,--precision bf16 --optimizer-impl fused,false,64581258752,false,false,-46267474688,,card,,card,-0.655402942985,false,,0
+    bf16 + adamw-8bit,--precision bf16 --optimizer adamw-8bit,false,48771593216,false,false,-27000939264,,card,,card,-0.687269059048,false,,0
+    bf16 + adafactor,--precision bf16 --optimizer adafactor,false,33228667392,false,false,-19170173696,,card,,card,-0.527833950453,false,,0
+    recompute + half-weights + LoRA,"--recompute full --weights-dtype bf16 --lora r=16,targets=all-linear",false,20304431104,true,false,3107872000,2,card,4345,card,-0.556327946756,true,,0
+    recompute + LoRA + bf16,"--recompute full --lora r=16,targets=all-linear --precision bf16",false,20304431104,true,false,3130940672,1,card,4312,card,-0.479202662778,true,,0
+    recompute + bf16 + fused,--recompute full --precision bf16 --optimizer-impl fused,false,64276090368,false,false,-40965874432,,card,,card,-0.478814206392,false,,0
+    recompute + bf16 + adamw-8bit,--recompute full --precision bf16 --optimizer adamw-8bit,false,48466424832,false,false,-24599700224,,card,,card,-0.510680322456,false,,0
+    recompute + bf16 + adafactor,--recompute full --precision bf16 --optimizer adafactor,false,33228667392,false,false,-10125157120,,card,,card,-0.351245213861,false,,0
     "#);
 }
 
@@ -200,6 +202,8 @@ fn markdown() {
     **does not fit: 2.10 MiB too much for 334MiB (50.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 334.00 MiB); it runs out in loss of the steady step: 20.00 MiB asked for with 19.90 MiB left, though no more than 33.48 MiB is ever allocated: 2.67 MiB of what is reserved is free**
 
     it fits with recompute (1.90 MiB to spare, on the edge), fused-loss (17.90 MiB to spare, on the edge), bf16 (1.90 MiB to spare, on the edge) and by layer (1.90 MiB to spare, on the edge)
+
+        peakledger plan config.json --micro-batch-size 6 --gpu 334MiB --recompute full
 
     - largest micro-batch at 128 tokens: 3 sequences; 4 do not fit, of more some may again, up to 12: what the allocator reserves does not grow evenly
     - longest sequence at a micro-batch of 6: 64 tokens; 65 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
@@ -246,6 +250,7 @@ fn the_fields_of_json() {
       "parameters": 202048,
       "rows": [
           "added_theoretical_seconds": null,
+          "command": "peakledger plan config.json --micro-batch-size 2 --gradient-accumulation-steps 3 --gpu t4",
           "device_peak_bytes": 26707968,
           "fits": true,
           "headroom_bytes": 15457910784,
@@ -258,7 +263,8 @@ fn the_fields_of_json() {
           "options": "",
           "pareto": false,
           "same_training": true,
-          "seq_len_limited_by": "model"
+          "seq_len_limited_by": "model",
+          "worst_rank": 0
         },
     "#);
     let rows = ["as given", "recompute", "fused", "accumulate"].into_iter().chain(ELSEWHERE);
@@ -337,6 +343,7 @@ fn the_way_out() {
     19.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with recompute (1.90 MiB to spare, on the edge), accumulate (1.90 MiB to spare, on the edge), offload-parameters (1.90 MiB to spare, on the edge), fused-loss (17.90 MiB to spare, on the edge),
     bf16 (1.90 MiB to spare, on the edge), by layer (1.90 MiB to spare, on the edge) and short (23.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 336MiB --recompute full
     largest micro-batch at 128 tokens: 6 sequences; 7 do not fit, of more some may again, up to 13: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 96 tokens; 97 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
@@ -344,6 +351,7 @@ fn the_way_out() {
     does not fit: 8.10 MiB too much for 330MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with
     13.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 330MiB --fused-loss
     largest micro-batch at 128 tokens: 2 sequences; 3 do not fit, of more some may again, up to 10: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
@@ -351,6 +359,7 @@ fn the_way_out() {
     does not fit: 8.10 MiB too much for 330MiB (52.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 330.00 MiB); it runs out in backward of the first step: 20.00 MiB asked for with
     13.90 MiB left, though no more than 37.26 MiB is ever allocated: 6.32 MiB of what is reserved is free
     it fits with fused-loss (11.90 MiB to spare, on the edge) and shorter (19.90 MiB to spare, on the edge)
+      peakledger plan config.json --micro-batch-size 8 --gpu 330MiB --fused-loss
     largest micro-batch at 128 tokens: 2 sequences; 3 do not fit, of more some may again, up to 10: what the allocator reserves does not grow evenly
     longest sequence at a micro-batch of 8: 40 tokens; 41 do not fit, of more some may again, up to 128: what the allocator reserves does not grow evenly
     ");
@@ -358,6 +367,7 @@ fn the_way_out() {
     does not fit: 212.10 MiB too much for 100MiB (26.00 MiB reserved on a larger card and 286.10 MiB of CUDA context, of 100.00 MiB); it runs out in load of the first step: 2.00 MiB asked for with 0 B
     left
     no change that was tried makes it fit; the closest is offload-optimizer (210.10 MiB too much)
+      peakledger plan config.json --gpu 100MiB --offload optimizer
     largest micro-batch at 128 tokens: none, not even 1 sequence
     longest sequence at a micro-batch of 1: none, not even 1 token
     ");
@@ -534,4 +544,44 @@ fn lengths_are_compared_by_the_token() {
     let of_batch = out.split_whitespace().collect::<Vec<_>>().join(" ");
     let says = "1 sequence in a step is no multiple of micro-batch 2 × dp 1 = 2; --global-batch-size N says how many";
     assert!(of_batch.contains(says), "{out}");
+}
+
+/// The command of a row plans it, whatever was asked; and the one under the way out plans the change that is named first.
+#[test]
+fn the_command_of_a_row_plans_it() {
+    let deepspeed = json!({
+        "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 2}
+    });
+    let bench = bench().file("ds.json", deepspeed.to_string());
+    for (arguments, candidates) in [
+        (
+            "config.json --gpu 336MiB --batch 8 --offload activations",
+            &["frozen: --freeze model.embed_tokens"][..],
+        ),
+        (
+            "config.json --gpu 300MiB --gradient-checkpointing",
+            &["not: --gradient-checkpointing=false --batch 2"],
+        ),
+        ("config.json --gpu 2GiB --from ds.json --gpus 4 --alloc-conf expandable_segments:True", &[]),
+    ] {
+        let fit = fit_json(&bench, arguments, candidates);
+        for row in fit["rows"].as_array().unwrap() {
+            let command = format!("{} --format json", row["command"].as_str().unwrap());
+            let plan: Value = serde_json::from_str(&bench.pasted(&command)).unwrap();
+            let verdict = &plan["verdict"];
+            assert_eq!(
+                (&plan["device_peak"]["bytes"], &verdict["fits"], &verdict["headroom_bytes"]),
+                (&row["device_peak_bytes"], &row["fits"], &row["headroom_bytes"]),
+                "{command}"
+            );
+        }
+    }
+    let table = bench.answer("fit config.json --gpu 336MiB --batch 8");
+    assert!(
+        table.contains(
+            "  peakledger plan config.json --micro-batch-size 8 --gpu 336MiB \\\n    --recompute full\n"
+        ),
+        "{table}"
+    );
 }

@@ -205,7 +205,10 @@ fn worlds_that_cannot_be() {
             "--pp 2 --schedule dualpipe --gradient-accumulation-steps 2",
             "2 × pp 2 = 4 or more, and 2 are given",
         ),
-        ("--pp 4 --rank 4 --gradient-accumulation-steps 4", "there is no rank 4 of 4"),
+        (
+            "--pp 4 --rank 4 --gradient-accumulation-steps 4",
+            "there is no rank 4 of 4\n  help: use 0 to 3, worst or all",
+        ),
         ("--rank best", "is no rank"),
         ("--rank -1", "`--rank`: `-1` is no rank"),
         ("--tp 2 --etp 2", "`--etp`: the model has no experts"),

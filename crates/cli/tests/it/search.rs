@@ -337,18 +337,6 @@ fn what_cannot_be_is_counted() {
     assert!(out.starts_with("tried 2 combinations: 2 cannot be, 0 do not fit"), "{out}");
 }
 
-/// What a shell is given.
-fn pasted(bench: &Bench, command: &str) -> String {
-    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_peakledger"));
-    let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", binary.parent().unwrap().display());
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", command]).current_dir(bench.path("")).env("PATH", path).env_remove("COLUMNS");
-    let out = shell.output().unwrap();
-    assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
 /// The command that a search ends in plans its row, whatever it was asked with; and so does that of every row.
 #[test]
 fn the_command_of_a_row_plans_it() {
@@ -373,8 +361,7 @@ fn the_command_of_a_row_plans_it() {
         assert!(!rows.is_empty(), "{arguments}");
         for row in rows.iter().step_by(rows.len().div_ceil(6)) {
             let line = format!("{} {}", found["command"].as_str().unwrap(), row["options"].as_str().unwrap());
-            let plan: Value =
-                serde_json::from_str(&pasted(&bench, &format!("{line} --format json"))).unwrap();
+            let plan: Value = serde_json::from_str(&bench.pasted(&format!("{line} --format json"))).unwrap();
             assert_eq!(plan["device_peak"]["bytes"], row["device_peak_bytes"], "{line}");
             assert_eq!(plan["verdict"]["gpu"], found["gpu"], "{line}");
         }
@@ -382,7 +369,7 @@ fn the_command_of_a_row_plans_it() {
         let from = table.find("  peakledger plan ").unwrap_or_else(|| panic!("{table}"));
         let lines: Vec<&str> = table[from..].split_inclusive('\n').collect();
         let end = lines.iter().position(|line| !line.ends_with("\\\n")).unwrap();
-        let plan = pasted(&bench, &format!("{} --format json", lines[..=end].concat().trim_end()));
+        let plan = bench.pasted(&format!("{} --format json", lines[..=end].concat().trim_end()));
         let plan: Value = serde_json::from_str(&plan).unwrap();
         let best = rows.iter().find(|row| row["pareto"] == true);
         let best = best.or_else(|| rows.iter().max_by_key(|row| row["headroom_bytes"].as_i64())).unwrap();
@@ -400,7 +387,7 @@ fn the_command_of_a_piped_config_has_it() {
     let found: Value = serde_json::from_str(&ran.out).unwrap();
     let line =
         format!("{} {}", found["command"].as_str().unwrap(), found["rows"][0]["options"].as_str().unwrap());
-    let plan: Value = serde_json::from_str(&pasted(&bench, &format!("{line} --format json"))).unwrap();
+    let plan: Value = serde_json::from_str(&bench.pasted(&format!("{line} --format json"))).unwrap();
     assert_eq!(plan["device_peak"]["bytes"], found["rows"][0]["device_peak_bytes"]);
 }
 
@@ -517,6 +504,10 @@ fn what_is_not_replayed_is_left_open() {
         misfits += usize::from(plan["verdict"]["fits"] == false);
     }
     assert!(misfits > 0 && misfits < open.len(), "{misfits} of {} do not fit", open.len());
+    let csv = bench.answer(&line.replace("json", "csv"));
+    let cells: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let at = cells[0].iter().position(|title| *title == "fits").unwrap();
+    assert_eq!(cells.iter().filter(|cells| cells[at].is_empty()).count(), open.len(), "{csv}");
 }
 
 /// What has to be known of the best row is said beside it, what was not understood of a config among it.
@@ -631,6 +622,7 @@ fn other_formats() {
     let csv = text(&bench, "--gpu a100-40gb --global-batch-size 2 --format csv", &among);
     let lines: Vec<&str> = csv.lines().collect();
     assert!(lines[0].starts_with("recompute,batch,options,fits,"), "{csv}");
+    assert!(lines[0].ends_with(",pareto,worst_rank") && lines[1].ends_with(",true,0"), "{csv}");
     assert_eq!(lines.len(), 5, "{csv}");
     assert!(
         lines[1].starts_with("none,2,--recompute=none --batch=2 --gradient-accumulation-steps 1,true,"),
@@ -719,4 +711,59 @@ fn what_a_step_holds_is_replayed_to_its_last_micro_batch() {
         let planned = json(bench.answer(&format!("plan {options}")));
         assert_eq!(searched["rows"][0]["reserved_bytes"], planned["reserved_bytes"], "{micro_batches}");
     }
+}
+
+/// Two of eight micro-batches and the last run out on this card, as they come to the last with other blocks free than the whole
+/// step does, which fits.
+#[test]
+fn few_micro_batches_that_run_out_say_nothing_of_all() {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 4096, "tie_word_embeddings": false
+    });
+    let bench = Bench::new().file("config.json", config.to_string());
+    let json = |line: &str| -> Value { serde_json::from_str(&bench.answer(line)).unwrap() };
+    let step = "config.json --gpu 912MiB --alloc-conf expandable_segments:True --seq 777 --precision bf16 \
+                --optimizer adamw-8bit --attention eager --hold-outputs=step --format json";
+    let given = format!("{step} --micro-batch-size 3 --gradient-accumulation-steps");
+    let [few, all] = [3, 8].map(|steps| json(&format!("plan {given} {steps}"))["verdict"].clone());
+    assert_eq!((&few["fits"], &all["fits"]), (&json!(false), &json!(true)));
+    let found = json(&format!("fit {step} --global-batch-size 24 --among micro-batch-size=1,3"));
+    let row =
+        |value: &str| found["rows"].as_array().unwrap().iter().find(|row| row["values"][0] == value).unwrap();
+    assert_eq!((&row("3")["fits"], &row("3")["headroom_bytes"]), (&json!(true), &all["headroom_bytes"]));
+    assert_eq!((&found["fitting"], &found["open"]), (&json!(2), &json!(0)));
+    // and so it is with a step that is asked about alone, for which one token more is too long
+    let alone = json(&format!("fit {given} 8"));
+    assert_eq!(
+        (&alone["rows"][0]["fits"], &alone["rows"][0]["headroom_bytes"]),
+        (&json!(true), &all["headroom_bytes"])
+    );
+    let longest = alone["rows"][0]["largest_seq_len"].as_u64().unwrap();
+    let fits = |length: u64| {
+        let given = given.replace("777", &length.to_string());
+        json(&format!("plan {given} 8"))["verdict"]["fits"].clone()
+    };
+    assert_eq!((fits(longest), fits(longest + 1)), (json!(true), json!(false)), "{longest}");
+}
+
+/// A row that was not replayed is that of the rank that needs most by its device peak, and says so: `plan` shows the one for which
+/// most is reserved.
+#[test]
+fn a_row_says_whose_bytes_it_has() {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": false
+    });
+    let bench = Bench::new().file("config.json", config.to_string());
+    let step = format!("--pp 4 --micro-batch-size 4 --gradient-accumulation-steps 8 --gpu 330MiB {GROUPS}");
+    let found = search(&bench, &step, &["zero=0,1"]);
+    let row = found["rows"].as_array().unwrap().iter().find(|row| row["values"][0] == "1").unwrap();
+    let plan = |rank: &str| -> Value {
+        let line = format!("plan config.json {step} --zero 1 --rank {rank} --format json");
+        serde_json::from_str(&bench.answer(&line)).unwrap()
+    };
+    assert_eq!((&row["fits"], &plan("worst")["rank"]), (&json!(false), &json!(3)));
+    let own = plan(&row["worst_rank"].to_string());
+    assert_eq!((&own["rank"], &own["device_peak"]["bytes"]), (&json!(0), &row["device_peak_bytes"]));
 }

@@ -1,7 +1,7 @@
 //! Runs the binary in a folder of its own.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// The seed's sample.
@@ -89,6 +89,18 @@ impl Bench {
     pub(crate) fn answer(&self, arguments: &str) -> String {
         let ran = self.run(arguments);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{arguments}");
+        ran.out
+    }
+
+    /// What a shell is given where a command is pasted into it.
+    pub(crate) fn pasted(&self, command: &str) -> String {
+        let binary = Path::new(env!("CARGO_BIN_EXE_peakledger"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", binary.parent().unwrap().display());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir(self.folder.path()).env("PATH", path).env_remove("COLUMNS");
+        let ran = Ran::of(shell.output().unwrap());
+        assert_eq!(ran.code, Some(0), "{command}: {}", ran.err);
         ran.out
     }
 

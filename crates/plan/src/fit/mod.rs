@@ -15,7 +15,8 @@ use crate::{Plan, RankCosts, Verdict};
 use boundary::{Boundary, Next, boundary};
 use peakledger_core::Bytes;
 use peakledger_input::Problem;
-pub(crate) use short::{Extent, Short};
+use short::device_peak;
+pub(crate) use short::{Extent, Short, Worst};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +27,9 @@ pub struct Fit {
     pub options: Options,
     /// Tokens in a sequence.
     pub seq_len: u64,
-    /// The device-level peak.
+    /// The rank that needs most; of several the first.
+    pub rank: u32,
+    /// Its device-level peak.
     pub device_peak: Bytes,
     /// What a steady step costs the rank that takes longest, and how long the step takes.
     pub slowest: RankCosts,
@@ -82,6 +85,9 @@ impl Fit {
     /// ([`Verdict::of`]), or by what the caching allocator makes of its traffic. Where all that is asked is whether a plan
     /// fits, the `quick` word is taken, which says of a misfit nothing more.
     ///
+    /// Of a plan that lacks micro-batches, a verdict that it does not fit is taken for one on the whole step, so it has to be one
+    /// ([`Plan::is_whole_until`]); the quick word may be wrong there.
+    ///
     /// # Errors
     /// Names the option that cannot be, or the sum that does not fit into 64 bits.
     pub fn of(
@@ -91,28 +97,36 @@ impl Fit {
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
         quick: &(dyn Fn(&Plan) -> Verdict + Sync),
     ) -> Result<Fit, Problem> {
-        let planned = |extent| {
-            let options = options.clone();
-            let speeds = card.speeds.as_ref();
-            let (planned, slowest) =
-                Short::of_worst_and_slowest(architecture, options, extent, verdict, speeds)?;
-            Ok((verdict(planned.plan()), planned, slowest))
-        };
+        let planned =
+            |extent| Short::of_worst(architecture, options.clone(), extent, verdict, card.speeds.as_ref());
         // what may need most of the ranks is enough to say that it does not fit; a pipeline is replayed whole
         let few = (options.parallel.pp == 1).then(|| planned(Extent::Peak)).transpose()?;
-        let (taken, planned, slowest) = match few {
-            Some(few) if !few.0.fits() => few,
+        let Worst { short, verdict, slowest } = match few {
+            Some(few) if !few.verdict.fits() || Extent::Peak.is_whole(architecture, &options)? => few,
             _ => planned(Extent::Replay)?,
         };
-        let seq_len = planned.plan().seq_len;
+        Ok(Fit::around(architecture, options, card, (short.plan(), verdict, slowest), quick))
+    }
+
+    /// The same of a step that is planned already: with the plan of the rank that needs most, what that takes, and what the step
+    /// costs the rank that takes longest.
+    pub fn around(
+        architecture: &Architecture,
+        options: Options,
+        card: &Card,
+        (plan, verdict, slowest): (&Plan, Verdict, RankCosts),
+        quick: &(dyn Fn(&Plan) -> Verdict + Sync),
+    ) -> Fit {
+        let seq_len = plan.seq_len;
         let options = Options { seq_len: Some(seq_len), ..options };
-        let boundaries = Boundaries { architecture, options: &options, card, quick, fits: taken.fits() };
+        let boundaries = Boundaries { architecture, options: &options, card, quick, fits: verdict.fits() };
         let limit = architecture.shape.max_position_embeddings;
-        Ok(Fit {
+        Fit {
             seq_len,
-            device_peak: planned.device_peak(),
+            rank: plan.options.parallel.rank,
+            device_peak: device_peak(plan),
             slowest,
-            verdict: taken,
+            verdict,
             micro_batch: boundaries.largest(Axis {
                 set: |options, amount| options.micro_batch_size = amount,
                 unit: 1,
@@ -130,7 +144,7 @@ impl Fit {
                 most_is: Limit::Model,
             }),
             options,
-        })
+        }
     }
 
     /// Whether it trains as the other does, on as many sequences with the same arithmetic: what differs is when and where
@@ -183,8 +197,8 @@ impl Boundaries<'_> {
         let needed = |plan: &Plan| Verdict::of(plan, self.card, None);
         let planned = |amount| {
             let options = self.options_with(axis, amount);
-            let short = Short::of_worst(self.architecture, options, Extent::Peak, &needed).ok()?;
-            Some(needed(short.plan()).needed)
+            let worst = Short::of_worst(self.architecture, options, Extent::Peak, &needed, None).ok()?;
+            Some(worst.verdict.needed)
         };
         let by_plan = boundary(axis.given, axis.given, axis.most, capacity, planned);
         let Some(by_plan_most) = by_plan.amount else { return by_plan };
@@ -193,14 +207,15 @@ impl Boundaries<'_> {
             true => (axis.given.min(by_plan_most) - 1, by_plan_most),
             false => (0, by_plan_most.min(axis.given)),
         };
-        let mut is_refuted = most == axis.given && !self.fits;
-        // few micro-batches of few ranks mostly say what all say, so these are asked about what is left
-        let few = Some(Extent::Peak).filter(|_| self.options.parallel.pp == 1);
-        let mut amount = Some(most);
-        for extent in few.into_iter().chain([Extent::Replay]) {
-            amount = amount.and_then(|most| self.taken(axis, extent, (below, most), is_refuted));
-            is_refuted = false;
-        }
+        let is_refuted = most == axis.given && !self.fits;
+        // few micro-batches of few ranks mostly say what all say, so these are asked near what they say, and on both sides of it
+        let taken = |extent, expected| self.taken(axis, extent, (below, most), is_refuted, expected);
+        let few = (self.options.parallel.pp == 1).then(|| taken(Extent::Peak, None));
+        let amount = match few {
+            Some(few) if Extent::Peak.is_whole(self.architecture, self.options).unwrap_or(false) => few,
+            Some(few) => taken(Extent::Replay, Some(few.unwrap_or(below + 1))),
+            None => taken(Extent::Replay, None),
+        };
         let next = match amount {
             Some(amount) if amount == by_plan_most => by_plan.next,
             Some(amount) if amount + 1 < by_plan_most => Next::TooMuchReserved { up_to: by_plan_most },
@@ -209,20 +224,33 @@ impl Boundaries<'_> {
         Boundary { amount, next }
     }
 
-    /// The largest amount above the one and up to the other that fits by what is taken of so much of the step.
-    fn taken(&self, axis: Axis, extent: Extent, (below, most): (u64, u64), is_refuted: bool) -> Option<u64> {
+    /// The largest amount above the one and up to the other that fits by what is taken of so much of the step, looked for from
+    /// where it is expected.
+    fn taken(
+        &self,
+        axis: Axis,
+        extent: Extent,
+        (below, most): (u64, u64),
+        is_refuted: bool,
+        expected: Option<u64>,
+    ) -> Option<u64> {
         let taken = |amount: u64| {
             let options = self.options_with(axis, amount);
             needed_where_it_fits(self.architecture, options, extent, self.quick)
         };
-        if !is_refuted && taken(most).is_some() {
+        let expected = expected.filter(|expected| *expected < most);
+        if expected.is_none() && !is_refuted && taken(most).is_some() {
             return Some(most);
         }
         // what the allocator takes beyond the plan is mostly a few per cent
         let less = most / 64 + 1;
-        let start = most.saturating_sub(less).max(below + 1) - below;
-        let room = Some(most - 1 - below).filter(|room| *room > 0)?;
-        let found = boundary(start, less, room, self.card.total, |more| taken(below + more));
+        let (start, stride) = match expected {
+            Some(expected) => (expected, 1),
+            None => (most.saturating_sub(less).max(below + 1), less),
+        };
+        let is_open = expected.is_some() && !is_refuted;
+        let room = Some(most - below - u64::from(!is_open)).filter(|room| *room > 0)?;
+        let found = boundary(start - below, stride, room, self.card.total, |more| taken(below + more));
         found.amount.map(|more| below + more)
     }
 
@@ -244,8 +272,7 @@ pub(crate) fn needed_where_it_fits(
 ) -> Option<Bytes> {
     if extent == Extent::Peak {
         // the batches of micro-batches that are not run are in the plan that comes of all ranks
-        let short = Short::of_worst(architecture, options, extent, verdict).ok()?;
-        let verdict = verdict(short.plan());
+        let Worst { verdict, .. } = Short::of_worst(architecture, options, extent, verdict, None).ok()?;
         return verdict.fits().then_some(verdict.needed);
     }
     let misfit: OnceLock<Verdict> = OnceLock::new();
@@ -258,7 +285,7 @@ pub(crate) fn needed_where_it_fits(
         most.fetch_max(verdict.needed.get(), Ordering::Relaxed);
         verdict
     };
-    Short::of_worst(architecture, options, extent, &look).ok()?;
+    Short::of_worst(architecture, options, extent, &look, None).ok()?;
     misfit.get().is_none().then(|| Bytes::new(most.into_inner()))
 }
 

@@ -9,8 +9,8 @@ use crate::parallel::{
     plan_classes, plan_ranks_closely,
 };
 use crate::plan::{Counted, plan_stage};
-use crate::{Plan, RankCosts, Step, Verdict};
-use peakledger_core::Bytes;
+use crate::{Plan, PlannedPhase, RankCosts, Step, Verdict};
+use peakledger_core::{Bytes, Phase};
 use peakledger_input::Problem;
 use std::ops::ControlFlow;
 
@@ -20,6 +20,15 @@ const PLANNED: u32 = 3;
 /// A step of a rank, planned with few of its micro-batches. What the others add is known: their batches, which are on the
 /// device all the time, and what the second costs.
 pub(crate) struct Short(Plan);
+
+/// The rank that needs most of those that were looked at.
+pub(crate) struct Worst {
+    pub(crate) short: Short,
+    /// What it takes.
+    pub(crate) verdict: Verdict,
+    /// What the whole steady step costs the rank that takes longest.
+    pub(crate) slowest: RankCosts,
+}
 
 /// How much of a step is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,28 +86,14 @@ impl Short {
         options: Options,
         extent: Extent,
         verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
-    ) -> Result<Short, Problem> {
-        Ok(Short::of_worst_and_slowest(architecture, options, extent, verdict, None)?.0)
-    }
-
-    /// The same, and what the whole steady step costs the rank that takes longest.
-    ///
-    /// # Errors
-    /// As [`Short::of_worst`].
-    pub(crate) fn of_worst_and_slowest(
-        architecture: &Architecture,
-        options: Options,
-        extent: Extent,
-        verdict: &(dyn Fn(&Plan) -> Verdict + Sync),
         speeds: Option<&Speeds>,
-    ) -> Result<(Short, RankCosts), Problem> {
+    ) -> Result<Worst, Problem> {
         let (options, left_out) = extent.shortened(architecture, options)?;
         let look = |plan: &Plan, look| {
-            let needed = match look {
-                Look::First => plan.device_needs(),
-                Look::Close => verdict(plan).needed,
-            };
-            (plan.needs(needed, None), RankCosts::of_all(plan, Step::Steady, speeds, left_out))
+            let verdict = (look == Look::Close).then(|| verdict(plan));
+            let needed = verdict.map_or_else(|| plan.device_needs(), |verdict| verdict.needed);
+            let costs = RankCosts::of_all(plan, Step::Steady, speeds, left_out);
+            (plan.needs(needed, None), (verdict, costs))
         };
         let ranks = match extent {
             Extent::Replay => plan_ranks_closely(architecture, &options, Shown::Worst, look)?,
@@ -107,9 +102,13 @@ impl Short {
                 plan_classes(architecture, &options, classes, Shown::Worst, |plan| look(plan, Look::Close))?
             }
         };
-        let slowest = ranks.each.iter().map(|(_, costs)| *costs).reduce(RankCosts::or_slower);
+        let slowest = ranks.each.iter().map(|(_, (_, costs))| *costs).reduce(RankCosts::or_slower);
+        let asked = ranks.each.get(ranks.shown).and_then(|(_, (verdict, _))| *verdict);
+        let short = Short(Plan { left_out, ..ranks.plan });
+        // a plan that is looked at does not have the batches of what is left out
+        let verdict = asked.filter(|_| left_out == 0).unwrap_or_else(|| verdict(short.plan()));
         match slowest {
-            Some(slowest) => Ok((Short(Plan { left_out, ..ranks.plan }), slowest)),
+            Some(slowest) => Ok(Worst { short, verdict, slowest }),
             None => unreachable!("a world has a rank"),
         }
     }
@@ -154,8 +153,30 @@ impl Short {
 
     /// The device-level peak of the whole step; a size past 64 bits saturates, which no card has.
     pub(crate) fn device_peak(&self) -> Bytes {
-        self.0.device_peak_of_all(None).unwrap_or(Bytes::new(u64::MAX))
+        device_peak(&self.0)
     }
+}
+
+impl Plan {
+    /// Whether all that a step does until the end of a phase is what the whole step does too, where micro-batches of it are left
+    /// out: that is so of the first step until its last micro-batch begins, as those that are left out come before that one.
+    /// Whatever happens in those phases happens to the whole step, and nothing that happens later says anything for sure: the
+    /// caching allocator may come to the last micro-batch with other blocks free.
+    pub fn is_whole_until(&self, step: Step, phase: usize) -> bool {
+        let last = self.options.gradient_accumulation_steps.saturating_sub(1);
+        let is_before_the_last = |phase: &PlannedPhase| match phase.micro_batch {
+            Some(micro_batch) => micro_batch < last,
+            None => phase.phase == Phase::Load,
+        };
+        let begins_so = || self.first.phases.get(phase).is_some_and(is_before_the_last);
+        // stages of a pipeline begin a micro-batch before the one before it has ended
+        self.left_out == 0 || self.mesh.pp == 1 && step == Step::First && begins_so()
+    }
+}
+
+/// The device-level peak of a plan that may be short.
+pub(super) fn device_peak(plan: &Plan) -> Bytes {
+    plan.device_peak_of_all(None).unwrap_or(Bytes::new(u64::MAX))
 }
 
 /// Whether the second stage of a pipeline peaks as high as those between it and the last, and costs as much but for the way to
@@ -227,10 +248,9 @@ mod tests {
                 "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 48}"#;
             let architecture = Architecture::read(&Source::from_text("config.json", config)).unwrap();
             let card = card("80GiB").unwrap();
-            let short = Short::of_worst(&architecture, options.clone(), Extent::Peak, &|plan| {
-                Verdict::of(plan, &card, None)
-            })
-            .unwrap();
+            let verdict = |plan: &Plan| Verdict::of(plan, &card, None);
+            let worst = Short::of_worst(&architecture, options.clone(), Extent::Peak, &verdict, None);
+            let Worst { short, .. } = worst.unwrap();
             let device_peak = |plan: &Plan| (plan.device_peak_in(None).phase.device_peak, ());
             let whole = plan_ranks(&architecture, &options, Shown::Worst, device_peak).unwrap().plan;
             assert!(short.0.steady.phases.len() < whole.steady.phases.len());
@@ -312,7 +332,8 @@ mod tests {
             for gradient_accumulation_steps in [1, 2, 3, 4, 9, 33] {
                 let options = Options { gradient_accumulation_steps, ..options.clone() };
                 let by_device_peak = |plan: &Plan| Verdict::of(plan, &card("80GiB").unwrap(), None);
-                let short = Short::of_worst(&tiny(), options.clone(), Extent::Peak, &by_device_peak).unwrap();
+                let worst = Short::of_worst(&tiny(), options.clone(), Extent::Peak, &by_device_peak, None);
+                let Worst { short, .. } = worst.unwrap();
                 let whole = plan(tiny(), options.clone()).unwrap();
                 assert_eq!(short.device_peak(), whole.device_peak_in(None).phase.device_peak, "{options:?}");
                 assert_eq!(

@@ -93,7 +93,7 @@ impl Mesh {
         let edp = world / u32::try_from(of_experts).unwrap_or(u32::MAX);
         if parallel.rank >= world {
             let cause = format!("there is no rank {} of {world}", parallel.rank);
-            return Err(Problem::in_option("--rank", cause).mend(format!("use 0 to {}, or worst", world - 1)));
+            return Err(Problem::in_option("--rank", cause).mend(format!("use 0 to {}", world - 1)));
         }
         Ok(Mesh { world, tp, cp, dp, pp, ep, etp, edp, gpus_per_node: parallel.gpus_per_node })
     }

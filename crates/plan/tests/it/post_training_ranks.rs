@@ -382,6 +382,6 @@ fn what_cannot_be_shared_out_is_a_sentence() {
     `--vllm-tensor-parallel-size`: 8 ranks do not divide 4 heads | use a divisor of the heads
     `--vllm-tensor-parallel-size`: groups of 0 do not divide the 4 ranks | use a divisor of --gpus
     `--rollout-sequences`: 3 sequences of each rank are no whole number of groups of 8 | use a multiple of 2, or another `--group-size`
-    `--rank`: there is no rank 4 of 4 | use 0 to 3, or worst
+    `--rank`: there is no rank 4 of 4 | use 0 to 3
     ");
 }

@@ -28,6 +28,7 @@ impl FitReport<'_> {
             "added_theoretical_seconds",
             "pareto",
             "offload",
+            "worst_rank",
         ];
         let number = |amount: Option<u64>| amount.map(|amount| amount.to_string()).unwrap_or_default();
         let row = |line: Line<'_>| {
@@ -47,6 +48,7 @@ impl FitReport<'_> {
                 line.added.map(|added| signed_seconds(added).to_string()).unwrap_or_default(),
                 line.is_on_front.to_string(),
                 line.offload.map(|offload| offload.judgement.as_str().to_owned()).unwrap_or_default(),
+                fit.rank.to_string(),
             ]
         };
         csv_table::write(out, look, &titles, self.lines().map(row))
@@ -81,7 +83,11 @@ struct FitJson<'a> {
 struct RowJson<'a> {
     name: &'a str,
     options: &'a str,
+    /// The whole command that plans it.
+    command: &'a str,
     same_training: bool,
+    /// The rank that needs most, whose bytes these are; of several the first.
+    worst_rank: u32,
     device_peak_bytes: u64,
     fits: bool,
     /// It fits with less to spare than a CUDA context is taken for.
@@ -110,7 +116,9 @@ impl<'a> FitJson<'a> {
         let row = |line: Line<'a>| RowJson {
             name: line.name,
             options: line.options,
+            command: line.command,
             same_training: line.same_training,
+            worst_rank: line.fit.rank,
             device_peak_bytes: line.fit.device_peak.get(),
             fits: line.fit.verdict.fits(),
             on_the_edge: line.fit.verdict.is_on_the_edge(),

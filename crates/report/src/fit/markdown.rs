@@ -1,7 +1,7 @@
 //! What fits, in markdown.
 
 use super::table::amount;
-use super::{FitReport, Line, NEXT_TO_NOTHING};
+use super::{FitReport, Line, NEXT_TO_NOTHING, WayOut};
 use crate::markdown::Column::{Figures, Text};
 use crate::plan::assumptions_in_markdown;
 use crate::{Look, markdown};
@@ -10,8 +10,10 @@ use std::io;
 impl FitReport<'_> {
     pub(super) fn write_markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         writeln!(out, "**{}**\n", markdown::escaped(&self.verdict_line()))?;
-        if let Some((line, _)) = self.way_out(look, markdown::escaped) {
+        if let Some(WayOut { line, command, .. }) = self.way_out(look, markdown::escaped) {
             writeln!(out, "{line}\n")?;
+            command.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
+            writeln!(out)?;
         }
         for line in self.largest_lines().into_iter().chain(self.fewest_line()) {
             writeln!(out, "- {line}")?;

@@ -36,6 +36,8 @@ pub struct FitReport<'a> {
     pub fewest_gpus: Option<FewestGpus>,
     /// When an offload is worth it.
     pub offload_rule: OffloadRule,
+    /// The line that plans the step as given.
+    pub command: &'a str,
     /// Where the options came from, if configs were read.
     pub origins: Option<&'a Origins>,
 }
@@ -47,6 +49,8 @@ pub struct FitRow {
     pub name: String,
     /// The options that are changed.
     pub options: String,
+    /// The line that plans it.
+    pub command: String,
     /// Whether it is several of the other rows at once.
     pub combined: bool,
     /// What fits of it.
@@ -57,6 +61,7 @@ pub struct FitRow {
 struct Line<'a> {
     name: &'a str,
     options: &'a str,
+    command: &'a str,
     fit: &'a Fit,
     same_training: bool,
     /// How much longer it takes than the step as given, in picoseconds, where the card's rates are known.
@@ -65,6 +70,15 @@ struct Line<'a> {
     offload: Option<Offloaded>,
     /// Whether no other line takes no more memory and no more time.
     is_on_front: bool,
+}
+
+/// What is said first where the step does not fit.
+struct WayOut<'a> {
+    line: String,
+    /// The command that plans the change that is named first.
+    command: &'a str,
+    /// Whether it fits so.
+    fits: bool,
 }
 
 impl Line<'_> {
@@ -115,6 +129,7 @@ impl FitReport<'_> {
         let given = Line {
             name: AS_GIVEN,
             options: "",
+            command: self.command,
             fit: self.fit,
             same_training: true,
             added: None,
@@ -124,6 +139,7 @@ impl FitReport<'_> {
         let changed = self.rows.iter().map(|row| Line {
             name: &row.name,
             options: &row.options,
+            command: &row.command,
             fit: &row.fit,
             same_training: row.fit.trains_as(self.fit),
             added: self.added(row),
@@ -194,33 +210,41 @@ impl FitReport<'_> {
         ]
     }
 
-    /// Where the step does not fit: the changes with which it does, in a sentence, or the one that comes closest; and whether
-    /// one does.
-    fn way_out(&self, look: &Look, name: impl Fn(&str) -> String) -> Option<(String, bool)> {
+    /// Where the step does not fit: the changes with which it does, in a sentence, or the one that comes closest.
+    fn way_out(&self, look: &Look, name: impl Fn(&str) -> String) -> Option<WayOut<'_>> {
         if self.fit.verdict.fits() {
             return None;
         }
         let said = |row: &FitRow| format!("{} ({})", name(&row.name), verdict::headroom(row.fit.verdict));
-        let fitting = |combined| -> Vec<String> {
+        let fitting = |combined| -> Vec<&FitRow> {
             let rows = self.rows.iter().filter(|row| row.combined == combined && row.fit.verdict.fits());
             let mut rows: Vec<&FitRow> = rows.collect();
             // in the order of the list where nothing is known of their time
             rows.sort_by_key(|row| (row.fit.verdict.is_on_the_edge(), self.added(row)));
-            rows.into_iter().map(said).collect()
+            rows
         };
         for (combined, opening) in
             [(false, "it fits with"), (true, "no single change makes it fit; it fits with")]
         {
-            let names = fitting(combined);
-            let are_ordered = names.len() > 1 && self.costs_are_known();
-            if let Some(names) = enumerated(names, look) {
+            let rows = fitting(combined);
+            let are_ordered = rows.len() > 1 && self.costs_are_known();
+            let names = enumerated(rows.iter().copied().map(said).collect(), look);
+            if let Some((names, first)) = names.zip(rows.first()) {
                 let order = if are_ordered { CHEAPEST_FIRST } else { "" };
-                return Some((format!("{opening} {names}{order}"), true));
+                return Some(WayOut {
+                    line: format!("{opening} {names}{order}"),
+                    command: &first.command,
+                    fits: true,
+                });
             }
         }
         // of those that are as close, the one that comes first
         let closest = self.rows.iter().rev().max_by_key(|row| row.fit.verdict.headroom())?;
-        Some((format!("no change that was tried makes it fit; the closest is {}", said(closest)), false))
+        Some(WayOut {
+            line: format!("no change that was tried makes it fit; the closest is {}", said(closest)),
+            command: &closest.command,
+            fits: false,
+        })
     }
 
     /// Whether there is a theoretical time for every row.

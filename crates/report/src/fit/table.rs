@@ -1,10 +1,10 @@
 //! What fits, for a terminal.
 
-use super::{AS_GIVEN, FitReport, Line, NEXT_TO_NOTHING, PARETO};
-use crate::Look;
+use super::{AS_GIVEN, FitReport, Line, NEXT_TO_NOTHING, PARETO, WayOut};
 use crate::figures::grouped;
 use crate::plan::assumptions;
 use crate::table::{Cell, Column, Table, clip, entry, prose};
+use crate::{Look, command_line};
 use anstyle::Style;
 use peakledger_plan::{Largest, Limit};
 use std::io;
@@ -24,8 +24,10 @@ impl FitReport<'_> {
     pub(super) fn write_table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let text = |out: &mut dyn io::Write, style, text: &str| prose(out, look, style, &look.text(text));
         text(out, look.verdict(self.fit.verdict.fits()), &self.verdict_line())?;
-        if let Some((line, fits)) = self.way_out(look, |name| look.name(name).into_owned()) {
+        if let Some(WayOut { line, command, fits }) = self.way_out(look, |name| look.name(name).into_owned())
+        {
             text(out, look.verdict(fits), &line)?;
+            command_line::write(out, look, command)?;
         }
         for line in self.largest_lines().into_iter().chain(self.fewest_line()) {
             text(out, look.bold(), &line)?;

@@ -24,6 +24,7 @@ impl SearchReport<'_> {
                 "communicated_bytes",
                 "between_nodes_bytes",
                 "pareto",
+                "worst_rank",
             ])
             .collect();
         let rows = self.rows.iter().enumerate().map(|(at, row)| {
@@ -31,8 +32,8 @@ impl SearchReport<'_> {
             let values = self.values(row).into_iter().map(|value| value.name.clone());
             let figures = [
                 self.options_of(row),
-                verdict.fits().to_string(),
-                verdict.is_on_the_edge().to_string(),
+                row.is_known_to_fit().map(|fits| fits.to_string()).unwrap_or_default(),
+                row.is_known_on_the_edge().to_string(),
                 verdict.headroom().to_string(),
                 device_peak.get().to_string(),
                 row.reserved().map(|bytes| bytes.get().to_string()).unwrap_or_default(),
@@ -44,6 +45,7 @@ impl SearchReport<'_> {
                 costs.communicated().to_string(),
                 costs.sent.between_nodes.to_string(),
                 self.front.contains(&at).to_string(),
+                row.tried.rank.to_string(),
             ];
             values.chain(figures).collect()
         });

@@ -69,6 +69,9 @@ struct RowJson<'a> {
     /// How often the allocator gives back all that it has cached; null where it was not found out.
     cache_flushes: Option<u64>,
     outside_bytes: u64,
+    /// The rank that needs most, as far as is known, whose bytes these are; of several the first. The caching allocator may
+    /// reserve more for another, which a replay finds out.
+    worst_rank: u32,
     /// The least time by the card's peak rates; null where they, or the network's, are not known.
     theoretical: Option<TimeJson>,
     /// The rank that takes longest, whose times and costs these are; of several the first.
@@ -139,12 +142,13 @@ impl SearchReport<'_> {
             micro_batch_size: row.micro_batch_size,
             gradient_accumulation_steps: row.gradient_accumulation_steps,
             fits: row.is_known_to_fit(),
-            on_the_edge: row.is_known_to_fit() == Some(true) && tried.verdict.is_on_the_edge(),
+            on_the_edge: row.is_known_on_the_edge(),
             headroom_bytes: tried.verdict.headroom(),
             device_peak_bytes: tried.device_peak.get(),
             reserved_bytes: row.reserved().map(Bytes::get),
             cache_flushes: row.flushes(),
             outside_bytes: tried.outside.get(),
+            worst_rank: tried.rank,
             theoretical: slowest.time.ok().map(TimeJson::from),
             slowest_rank: slowest.rank,
             flops: costs.flops.total(),

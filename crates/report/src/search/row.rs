@@ -59,6 +59,11 @@ impl SearchRow {
         (!is_open).then(|| self.tried.verdict.fits())
     }
 
+    /// Whether it is known to fit on the edge.
+    pub(super) fn is_known_on_the_edge(&self) -> bool {
+        self.is_known_to_fit() == Some(true) && self.tried.verdict.is_on_the_edge()
+    }
+
     /// How well it fits: `open` where that takes a replay that was not run to its end, `yes`, or `edge` where less is to spare
     /// than a CUDA context takes, and `flushes` where caches are given back for it.
     pub(super) fn fits(&self) -> String {

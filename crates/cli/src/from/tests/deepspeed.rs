@@ -251,3 +251,13 @@ fn torchs_autocast() {
       --gpus 2
     ");
 }
+
+/// What is no number is called what it is: in JSON no value is missing.
+#[test]
+fn a_flag_is_no_number() {
+    let text = r#"{"train_micro_batch_size_per_gpu": true, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}"#;
+    insta::assert_snapshot!(becomes(&[("ds.json", text)], "gpt2 --gpus 8"), @"
+    ds.json:1:36 (/train_micro_batch_size_per_gpu): `true` is not a whole number
+      help: write a whole number
+    ");
+}

@@ -24,8 +24,8 @@ const MOST_BLOCKS: u64 = 1 << 15;
 /// As many kinds are looked at closely, however long their steps are.
 const FEWEST: usize = 4;
 
-/// Plans every class of ranks as [`plan_ranks`] does, where `look` may take long if it is close. The rank that needs most is one of those that were looked at
-/// closely, and so is the one that is shown.
+/// Plans every class of ranks as [`plan_ranks`] does, where `look` may take long if it is close. The rank that needs most is one
+/// of those that were looked at closely, and so is the one that is shown.
 ///
 /// # Errors
 /// The first problem of any class.
@@ -35,21 +35,15 @@ pub fn plan_ranks_closely<N: Ord + Clone + Send, T: Send>(
     shown: Shown,
     look: impl Fn(&Plan, Look) -> (N, T) + Sync,
 ) -> Result<Ranks<T>, Problem> {
-    let few = closely(architecture, options);
-    if classes(architecture, options)?.len() <= few {
-        return plan_ranks(architecture, options, shown, |plan| look(plan, Look::Close));
-    }
-    let first = plan_ranks(architecture, options, shown, |plan| {
-        let (needs, looked) = look(plan, Look::First);
-        (needs.clone(), (needs, looked))
-    })?;
-    let needs: Vec<&N> = first.each.iter().map(|(_, (needs, _))| needs).collect();
-    let chosen = that_need_most(&needs, few, first.shown);
-    let of = chosen.iter().filter_map(|at| first.each.get(*at)).map(|(class, _)| class.clone()).collect();
+    let FirstLook { mut each, chosen } =
+        match first_look(architecture, options, shown, |plan| look(plan, Look::First))? {
+            Some(first) => first,
+            None => return plan_ranks(architecture, options, shown, |plan| look(plan, Look::Close)),
+        };
+    let of = chosen.iter().filter_map(|at| each.get(*at)).map(|(class, _)| class.clone()).collect();
     let close = plan_classes(architecture, options, of, shown, |plan| look(plan, Look::Close))?;
     let place = |at: usize| chosen.get(at).copied().unwrap_or_default();
     let (shown, worst) = (place(close.shown), place(close.worst));
-    let mut each: Vec<_> = first.each.into_iter().map(|(class, (_, looked))| (class, looked)).collect();
     for (at, looked) in chosen.into_iter().zip(close.each) {
         if let Some(of_class) = each.get_mut(at) {
             *of_class = looked;
@@ -66,19 +60,40 @@ pub(crate) fn classes_closely(
     architecture: &Architecture,
     options: &Options,
 ) -> Result<Vec<(RankClass, Look)>, Problem> {
-    let all = classes(architecture, options)?;
-    let few = closely(architecture, options);
-    if all.len() <= few {
+    let needs = |plan: &Plan| (plan.needs(plan.device_needs(), None), ());
+    let Some(FirstLook { each, chosen }) = first_look(architecture, options, Shown::Worst, needs)? else {
+        let all = classes(architecture, options)?;
         return Ok(all.into_iter().map(|class| (class, Look::Close)).collect());
-    }
-    let first = plan_classes(architecture, options, all, Shown::Worst, |plan| {
-        let needs = plan.needs(plan.device_needs(), None);
-        (needs, needs)
-    })?;
-    let needs: Vec<_> = first.each.iter().map(|(_, needs)| *needs).collect();
-    let chosen = that_need_most(&needs, few, first.worst);
+    };
     let look = |at| if chosen.contains(&at) { Look::Close } else { Look::First };
-    Ok(first.each.into_iter().enumerate().map(|(at, (class, _))| (class, look(at))).collect())
+    Ok(each.into_iter().enumerate().map(|(at, (class, ()))| (class, look(at))).collect())
+}
+
+/// Every class with what a first look saw of it, and the places of those that are looked at closely.
+struct FirstLook<T> {
+    each: Vec<(RankClass, T)>,
+    chosen: Vec<usize>,
+}
+
+/// Looks at every class once; nothing where they are so few that each is looked at closely straight away.
+fn first_look<N: Ord + Clone + Send, T: Send>(
+    architecture: &Architecture,
+    options: &Options,
+    shown: Shown,
+    look: impl Fn(&Plan) -> (N, T) + Sync,
+) -> Result<Option<FirstLook<T>>, Problem> {
+    let few = closely(architecture, options);
+    if classes(architecture, options)?.len() <= few {
+        return Ok(None);
+    }
+    let first = plan_ranks(architecture, options, shown, |plan| {
+        let (needs, looked) = look(plan);
+        (needs.clone(), (needs, looked))
+    })?;
+    let (needs, each): (Vec<N>, Vec<(RankClass, T)>) =
+        first.each.into_iter().map(|(class, (needs, looked))| (needs, (class, looked))).unzip();
+    let chosen = that_need_most(&needs, few, first.shown);
+    Ok(Some(FirstLook { each, chosen }))
 }
 
 /// How many kinds of ranks are looked at closely.

@@ -94,6 +94,13 @@ impl Reservation {
         taken(plan, card, self.settings, (self.peak.reserved, oom))
     }
 
+    /// Whether that is known of the whole step, where micro-batches of it are left out, as [`Fits::is_of_whole`] has it.
+    pub fn is_of_whole(&self, plan: &Plan) -> bool {
+        let end = (Step::Steady, plan.steady.phases.len());
+        let (step, phase) = self.oom.as_ref().map_or(end, |out| (out.step, out.phase));
+        plan.is_whole_until(step, phase)
+    }
+
     /// `reserved 18.21 GiB by the caching allocator: …`, and what that is made of.
     pub(crate) fn sentence(&self, plan: &Plan) -> String {
         let tails = match self.peak.tails {

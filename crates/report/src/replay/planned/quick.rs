@@ -15,6 +15,9 @@ pub struct Fits {
     pub verdict: Verdict,
     /// How often everything cached is given back to the card to make room.
     pub retries: u64,
+    /// Whether that is known of the whole step, where micro-batches of it are left out: it is where those that are planned run out
+    /// before what is left out would come.
+    pub is_of_whole: bool,
 }
 
 impl Reservation {
@@ -33,7 +36,7 @@ impl Reservation {
         let mut allocator = Allocator::new(settings, limited(plan, Some(card)));
         let mut held: Vec<Option<Allocation>> = Vec::new();
         let mut reserved = 0;
-        let asked = plan.each_ask(&[Step::First, Step::Steady], |_, Traffic { asks, .. }| {
+        let asked = plan.each_ask(&[Step::First, Step::Steady], |step, Traffic { asks, phase, .. }| {
             match asks {
                 Asks::EmptiesCache => allocator.empty_cache(),
                 Asks::Frees(storage) => {
@@ -42,7 +45,7 @@ impl Reservation {
                 }
                 Asks::Allocates(storage, block) => match allocator.alloc(request(block)) {
                     Ok(allocation) => put(&mut held, storage, allocation),
-                    Err(oom) => return ControlFlow::Break(Some(oom)),
+                    Err(oom) => return ControlFlow::Break(Some((oom, step, phase))),
                 },
             }
             reserved = reserved.max(allocator.totals().reserved);
@@ -53,7 +56,9 @@ impl Reservation {
             ControlFlow::Break(Some(oom)) => Some(oom),
             ControlFlow::Continue(()) => None,
         };
-        let verdict = taken(plan, card, settings, (reserved, oom.as_ref()));
-        Some(Fits { verdict, retries: allocator.retries() })
+        let verdict = taken(plan, card, settings, (reserved, oom.as_ref().map(|(oom, ..)| oom)));
+        let end = (Step::Steady, plan.steady.phases.len());
+        let (step, phase) = oom.map_or(end, |(_, step, phase)| (step, phase));
+        Some(Fits { verdict, retries: allocator.retries(), is_of_whole: plan.is_whole_until(step, phase) })
     }
 }
