@@ -48,6 +48,8 @@ pub struct Largest {
     pub amount: Option<u64>,
     /// What stands against one more.
     pub limit: Limit,
+    /// What one more is: ranks share a sequence evenly, so lengths are looked at in such steps.
+    pub step: u64,
 }
 
 /// What stands against one more.
@@ -186,7 +188,7 @@ impl Boundaries<'_> {
             Next::TooMuchReserved { up_to } => Limit::Reserved { up_to: up_to * axis.unit },
             Next::BeyondMost => axis.most_is,
         };
-        Largest { amount: found.amount.map(|units| units * axis.unit), limit }
+        Largest { amount: found.amount.map(|units| units * axis.unit), limit, step: axis.unit }
     }
 
     /// The boundary in units, by what is planned, and from there on down by what is taken. What is reserved does not grow
@@ -349,7 +351,11 @@ mod tests {
                 let fit = fit_on(&with(capacity), options.clone());
                 let wanted = scan(&lengths, capacity);
                 let limit = if wanted == Some(POSITIONS) { Limit::Model } else { Limit::Card };
-                assert_eq!(fit.length, Largest { amount: wanted, limit }, "{capacity} B, {options:?}");
+                assert_eq!(
+                    fit.length,
+                    Largest { amount: wanted, limit, step: 1 },
+                    "{capacity} B, {options:?}"
+                );
                 let found = fit.micro_batch.amount;
                 match found {
                     Some(beyond @ 25..) => assert!(batches[23] <= capacity && of_batch(beyond) <= capacity),
@@ -367,16 +373,19 @@ mod tests {
     fn what_stands_against_one_more_is_said() {
         let fit = |options: Options, capacity| fit_on(&with(capacity), options);
         let roomy = fit(Options::default(), 1 << 50);
-        assert_eq!(roomy.micro_batch, Largest { amount: Some(LARGEST_MICRO_BATCH), limit: Limit::Search });
-        assert_eq!(roomy.length, Largest { amount: Some(POSITIONS), limit: Limit::Model });
+        assert_eq!(
+            roomy.micro_batch,
+            Largest { amount: Some(LARGEST_MICRO_BATCH), limit: Limit::Search, step: 1 }
+        );
+        assert_eq!(roomy.length, Largest { amount: Some(POSITIONS), limit: Limit::Model, step: 1 });
         let none = fit(Options::default(), 0);
-        let nothing = Largest { amount: None, limit: Limit::Card };
+        let nothing = Largest { amount: None, limit: Limit::Card, step: 1 };
         assert_eq!((none.micro_batch, none.length), (nothing, nothing));
         // 2^32 tokens are the most that is planned
         let wide =
             fit(Options { micro_batch_size: 1 << 30, seq_len: Some(1), ..Options::default() }, 1 << 62);
-        assert_eq!(wide.micro_batch, Largest { amount: Some(1 << 30), limit: Limit::Search });
-        assert_eq!(wide.length, Largest { amount: Some(4), limit: Limit::Search });
+        assert_eq!(wide.micro_batch, Largest { amount: Some(1 << 30), limit: Limit::Search, step: 1 });
+        assert_eq!(wide.length, Largest { amount: Some(4), limit: Limit::Search, step: 1 });
         let long = fit(Options { seq_len: Some(POSITIONS * 2), ..Options::default() }, 1 << 50);
         assert_eq!((long.seq_len, long.length.amount), (POSITIONS * 2, Some(POSITIONS)));
     }

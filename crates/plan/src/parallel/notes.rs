@@ -1,6 +1,6 @@
 //! What a plan of many GPUs takes for granted, in words.
 
-use super::{Schedule, Sharding, Stack, stage};
+use super::{Schedule, Stack, stage};
 use crate::plan::Plan;
 use peakledger_core::Bytes;
 

@@ -9,6 +9,7 @@ use crate::figures::{added_time, spare_or_too_much};
 use crate::trade::{Offloaded, front};
 use crate::{Look, OffloadRule, Origins, PlannedOom, Report, Reservation, times, verdict};
 use peakledger_plan::catalogue::Card;
+use peakledger_plan::options::Options;
 use peakledger_plan::{FewestGpus, Fit, Largest, Limit, Plan, Unknown};
 use std::io;
 
@@ -66,7 +67,7 @@ struct Line<'a> {
     same_training: bool,
     /// How much longer it takes than the step as given, in picoseconds, where the card's rates are known.
     added: Option<i128>,
-    /// Whether it is worth its copies, where it moves more to the host than the step as given does.
+    /// Whether it is worth its copies, where it moves more to the host than the same step without its offload does.
     offload: Option<Offloaded>,
     /// Whether no other line takes no more memory and no more time.
     is_on_front: bool,
@@ -96,17 +97,20 @@ impl Line<'_> {
     }
 }
 
-/// An amount in a sentence.
+/// An amount in a sentence. Where ranks share a sequence evenly, the next one is a few more.
 fn at_most(largest: Largest, one: &str, many: &str) -> String {
     let Some(amount) = largest.amount else {
-        return format!("none, not even 1 {one}");
+        return match largest.step {
+            1 => format!("none, not even 1 {one}"),
+            step => format!("none, not even {step} {many}"),
+        };
     };
     let unit = if amount == 1 { one } else { many };
     let limit = match largest.limit {
-        Limit::Card => format!("; {} do not fit", amount.saturating_add(1)),
+        Limit::Card => format!("; {} do not fit", amount.saturating_add(largest.step)),
         Limit::Reserved { up_to } => format!(
             "; {} do not fit, of more some may again, up to {up_to}: what the allocator reserves does not grow evenly",
-            amount.saturating_add(1)
+            amount.saturating_add(largest.step)
         ),
         Limit::Model => ", the model's limit".to_owned(),
         Limit::Search => ", and more is not looked for".to_owned(),
@@ -143,7 +147,9 @@ impl FitReport<'_> {
             fit: &row.fit,
             same_training: row.fit.trains_as(self.fit),
             added: self.added(row),
-            offload: self.offload_rule.judge(&row.fit, self.fit),
+            offload: self
+                .without_offload(&row.fit)
+                .and_then(|before| self.offload_rule.judge(&row.fit, before)),
             is_on_front: false,
         });
         let mut lines: Vec<Line<'_>> = std::iter::once(given).chain(changed).collect();
@@ -155,6 +161,13 @@ impl FitReport<'_> {
         let front = front(&lines.iter().map(trade).collect::<Vec<_>>());
         lines.iter_mut().zip(front).for_each(|(line, is_on_front)| line.is_on_front = is_on_front);
         lines.into_iter()
+    }
+
+    /// The same step that offloads what the step as given does: what else a change makes of it is not the offload's.
+    fn without_offload(&self, fit: &Fit) -> Option<&Fit> {
+        let (offload, offload_layers) = (self.fit.options.offload, self.fit.options.offload_layers);
+        let without = Options { offload, offload_layers, ..fit.options.clone() };
+        std::iter::once(self.fit).chain(self.rows.iter().map(|row| &row.fit)).find(|it| it.options == without)
     }
 
     /// How much longer a changed step takes than the step as given.

@@ -3,6 +3,7 @@
 use super::{SearchReport, SearchRow};
 use crate::figures::grouped;
 use crate::table::{Cell, Column, Table, prose};
+use crate::times::TimeJson;
 use crate::verdict::{headroom, short_answer};
 use crate::{Look, command_line, markdown};
 use peakledger_core::Bytes;
@@ -45,6 +46,8 @@ pub(super) struct BeyondJson<'a> {
     headroom_bytes: i128,
     /// How much less it takes than the closest combination.
     saved_bytes: u64,
+    /// The theoretical times of its step, where the card's rates are known.
+    theoretical: Option<TimeJson>,
     trains_otherwise: bool,
 }
 
@@ -102,15 +105,16 @@ impl SearchReport<'_> {
         prose(out, look, look.bold(), LEVERS)?;
         let columns =
             [Column::left("with"), Column::left("fits"), Column::right("takes"), Column::right("saves")];
+        let columns = columns.into_iter().chain([Column::right("in theory").optional()]);
         let shown = look.shown(self.beyond.len());
         let rows = self.beyond.iter().take(shown).map(|beyond| self.cells_beyond(beyond));
-        let rows: Vec<[String; 6]> = rows.collect();
+        let rows: Vec<[String; 7]> = rows.collect();
         let elsewhere = rows.iter().any(|[.., on]| !on.is_empty());
         let on = elsewhere.then(|| Column::left("where not on the closest, on").optional());
-        let columns = columns.into_iter().chain([Column::left("trains")]).chain(on);
+        let columns = columns.chain([Column::left("trains")]).chain(on);
         let mut table = Table::new(columns.collect());
         for row in rows {
-            let cells = row.into_iter().take(if elsewhere { 6 } else { 5 });
+            let cells = row.into_iter().take(if elsewhere { 7 } else { 6 });
             table.row(cells.map(|cell| Cell::plain(look.name(&cell))).collect());
         }
         table.write(out, look)?;
@@ -125,13 +129,14 @@ impl SearchReport<'_> {
         }
     }
 
-    fn cells_beyond(&self, beyond: &Beyond) -> [String; 6] {
+    fn cells_beyond(&self, beyond: &Beyond) -> [String; 7] {
         let is_closest = self.closest().is_some_and(|row| row.number == beyond.row.number);
         [
             beyond.with.clone(),
             short_answer(beyond.row.tried.verdict).to_owned(),
             beyond.row.tried.verdict.needed.to_string(),
             self.saved(beyond).to_string(),
+            beyond.row.time().map(|time| time.to_string()).unwrap_or_default(),
             if beyond.trains_otherwise { "otherwise" } else { "alike" }.to_owned(),
             if is_closest { String::new() } else { self.name_of(&beyond.row) },
         ]
@@ -146,8 +151,15 @@ impl SearchReport<'_> {
             return writeln!(out, "{NO_LEVER}\n");
         }
         writeln!(out, "{LEVERS}\n")?;
-        let columns =
-            [Text("with"), Text("fits"), Figures("takes"), Figures("saves"), Text("trains"), Text("on")];
+        let columns = [
+            Text("with"),
+            Text("fits"),
+            Figures("takes"),
+            Figures("saves"),
+            Figures("in theory"),
+            Text("trains"),
+            Text("on"),
+        ];
         let row = |beyond: &Beyond| self.cells_beyond(beyond).map(|cell| markdown::escaped(&cell)).to_vec();
         markdown::table(out, &columns, &self.beyond.iter().map(row).collect::<Vec<_>>())?;
         writeln!(out)
@@ -162,6 +174,7 @@ impl SearchReport<'_> {
             fits: beyond.row.tried.verdict.fits(),
             headroom_bytes: beyond.row.tried.verdict.headroom(),
             saved_bytes: self.saved(beyond).get(),
+            theoretical: beyond.row.tried.slowest.time.ok().map(TimeJson::from),
             trains_otherwise: beyond.trains_otherwise,
         });
         all.collect()

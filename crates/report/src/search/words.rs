@@ -25,7 +25,8 @@ const WHOSE: &str = "that, and what is sent and moved, is of the rank that takes
 /// How what a combination takes is known.
 const TAKEN: &str = "the reserved bytes of what is shown come from replaying the caching allocator, and so do those of what fits with \
                      less to spare than a quarter of what it takes; where stages or ranks differ or micro-batches are many, that is \
-                     left open but for what is shown; the others fit or not by their device peak";
+                     left open but for what is shown: `plan` of a row's command, which JSON and CSV have the options of, settles it; the others fit \
+                     or not by their device peak";
 
 /// What it means that a row fits on the edge.
 const EDGE: &str =
