@@ -75,6 +75,9 @@ fn a_ledger_as_a_table() {
     expandable_segments:True: runs out in forward: 26.00 MiB asked for with 17.90
     MiB left, 10.00 MiB reserved and free
 
+    note: one step from an empty cache: whether a step fits `plan` says, which
+          replays the first and the next, and counts what NCCL keeps outside the
+          allocator
     note: 57.90 MiB for the caching allocator on the card
     ");
 }
@@ -91,7 +94,7 @@ fn a_ledger_as_csv_and_markdown() {
     max_split_size_mb:24,forward,58720256,58720256,58720256,0
     max_split_size_mb:24,backward,79691776,60817408,60817408,0
     ");
-    assert_snapshot!(bench().answer("replay ledger.json --format markdown"), @"
+    assert_snapshot!(bench().answer("replay ledger.json --format markdown"), @r"
     **reserved 56.00 MiB at most, in forward**
 
     | at that peak | size |
@@ -109,6 +112,8 @@ fn a_ledger_as_csv_and_markdown() {
     | expandable_segments:True | 60.00 MiB | -4.00 MiB | 4.00 MiB |  |
     | max_split_size_mb:128 | 56.00 MiB | 0 B | 0 B |  |
     | roundup_power2_divisions:8 | 56.00 MiB | 0 B | 0 B |  |
+
+    Note: one step from an empty cache: whether a step fits \`plan\` says, which replays the first and the next, and counts what NCCL keeps outside the allocator
 
     Note: a card that never runs out; --gpu names another
     ");

@@ -67,7 +67,8 @@ fn a_table() {
     the reserved bytes of what is shown come from replaying the caching allocator,
     and so do those of what fits with less to spare than a quarter of what it takes;
     where stages or ranks differ or micro-batches are many, that is left open but
-    for what is shown; the others fit or not by their device peak
+    for what is shown: `plan` of a row's command, which JSON and CSV have the
+    options of, settles it; the others fit or not by their device peak
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");
@@ -444,7 +445,8 @@ fn rows_say_how_they_fit() {
     the reserved bytes of what is shown come from replaying the caching allocator,
     and so do those of what fits with less to spare than a quarter of what it takes;
     where stages or ranks differ or micro-batches are many, that is left open but
-    for what is shown; the others fit or not by their device peak
+    for what is shown: `plan` of a row's command, which JSON and CSV have the
+    options of, settles it; the others fit or not by their device peak
     not counted: the little that other kernels allocate inside themselves (sorting,
                  reductions, cuBLASLt)
     ");
