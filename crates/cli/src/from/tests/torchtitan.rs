@@ -20,7 +20,6 @@ fn torchtitan() {
       --gpus 16
     unplanned: torchtitan-llama3.toml:5 model: torchtitan's own modules: those of transformers are planned
     unplanned: torchtitan-llama3.toml:34 activation_checkpoint.selective_ac_option: every second product of a linear module is computed again: all are planned as kept
-    unplanned: torchtitan-llama3.toml:27 parallelism.data_parallel_shard_degree: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     ");
     insta::assert_snapshot!(becomes(&[TORCHTITAN], ""), @r"
     torchtitan-llama3.toml:27:30 (/parallelism/data_parallel_shard_degree): `--fsdp full_shard`, over how many GPUs is not said
@@ -73,7 +72,6 @@ fn ranks_that_share_a_sequence() {
       --micro-batch-size 1
       --gpus 8
     unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
-    unplanned: own.toml parallelism.data_parallel_shard_degree: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     ");
     let text = text.replace("headtail", "ptrr").replace("disable_loss_parallel = true\n", "");
     insta::assert_snapshot!(becomes(&[("own.toml", &text)], "llama-3.2-1b --gpus 8"), @"
@@ -92,7 +90,6 @@ fn ranks_that_share_a_sequence() {
       --micro-batch-size 1
       --gpus 8
     unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
-    unplanned: own.toml parallelism.data_parallel_shard_degree: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: own.toml:10 parallelism.context_parallel_load_balancer: the load balancer `ptrr` is FlexAttention's: sdpa's is planned
     ");
 }
@@ -116,7 +113,6 @@ fn a_pipeline_does_not_reshard() {
       --gradient-accumulation-steps 8
       --gpus 8
     unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
-    unplanned: own.toml:7 parallelism.data_parallel_shard_degree: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: own.toml:6 parallelism.pipeline_parallel_degree: fewer layers on the first and the last stage: planned even, and `--decoder-first-pipeline-num-layers` says how many the first has
     ");
     let always = "fsdp_reshard_after_forward = \"always\"\npipeline_parallel_first_stage_less_layers = 0\n\
@@ -135,7 +131,7 @@ fn a_pipeline_does_not_reshard() {
       --gradient-accumulation-steps 8
       --gpus 8
     unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
-    unplanned: own.toml:7 parallelism.data_parallel_shard_degree: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
+    unplanned: own.toml:8 parallelism.fsdp_reshard_after_forward: the last norm and the head resharded after forward too: planned whole up to backward
     ");
     let hybrid = text.replace("POLICY", "data_parallel_replicate_degree = 2");
     insta::assert_snapshot!(becomes(&[("own.toml", &hybrid)], "gpt2 --gpus 16"), @"
@@ -154,7 +150,6 @@ fn a_pipeline_does_not_reshard() {
       --gpus 16
     unplanned: own.toml:1 model: torchtitan's own modules: those of transformers are planned
     unplanned: own.toml:7 parallelism.data_parallel_shard_degree: parameters that stay whole from forward to backward: planned as resharded between replicas
-    unplanned: own.toml:7 parallelism.data_parallel_shard_degree: the embedding, and the last norm with the head, gathered by themselves where they share no weight (accelerate since 1.14, torchtitan): planned as one, which holds the embedding from forward to backward
     unplanned: own.toml:6 parallelism.pipeline_parallel_degree: fewer layers on the first and the last stage: planned even, and `--decoder-first-pipeline-num-layers` says how many the first has
     ");
     let wrong = text.replace("POLICY", "fsdp_reshard_after_forward = \"sometimes\"");
@@ -224,5 +219,34 @@ fn without_fsdp() {
       --micro-batch-size 1
     unplanned: own.toml:1 training: torchtitan's own modules: those of transformers are planned
     unplanned: own.toml:5 parallelism.data_parallel_replicate_degree: DDP's buckets of 100 MiB: planned with its own of 25 MiB
+    ");
+}
+
+/// Before 0.1 the degrees stood beside the training's own keys and among the experiments.
+#[test]
+fn keys_of_older_versions() {
+    let text = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nbatch_size = 8\nseq_len = 8192\n\
+                data_parallel_shard_degree = -1\ntensor_parallel_degree = 2\n[experimental]\npipeline_parallel_degree = 4\n\
+                enable_async_tensor_parallel = false\ncustom_import = \"\"\n[float8]\nenable_float8_linear = true\n\
+                [activation_checkpoint]\nmode = \"full\"\n";
+    insta::assert_snapshot!(becomes(&[("old.toml", text)], "--gpus 16"), @"
+    peakledger plan llama-3.1-8b
+      --precision bf16-mixed
+      --seq-len 8192
+      --clip-grad-norm
+      --optimizer adamw
+      --optimizer-impl fused
+      --recompute full
+      --fsdp shard_grad_op
+      --tp 2
+      --pp 4
+      --sp
+      --loss-parallel
+      --micro-batch-size 2
+      --gradient-accumulation-steps 4
+      --gpus 16
+    unplanned: old.toml:1 model: torchtitan's own modules: those of transformers are planned
+    unplanned: old.toml:10 experimental.pipeline_parallel_degree: fewer layers on the first and the last stage: planned even, and `--decoder-first-pipeline-num-layers` says how many the first has
+    unplanned: old.toml:14 float8.enable_float8_linear: linear modules in float8: `nn.Linear` is planned
     ");
 }
