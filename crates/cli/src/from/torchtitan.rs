@@ -60,6 +60,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.attempt(optimizer);
     reading.attempt(recompute);
     reading.attempt(many_gpus);
+    if reading.said("--fsdp").is_some() && reading.said("--precision") == Some("bf16") {
+        // `mixed_precision_reduce`, which has no other value
+        reading.imply("--reduce-dtype", "fp32", "torchtitan reduces gradients in float32");
+    }
     reading.attempt(batch);
     // 0.0.2's switch; later `model.converters` says it
     reading.not_planned_if_set(

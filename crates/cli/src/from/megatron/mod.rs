@@ -255,7 +255,8 @@ fn conditions(reading: &mut Reading<'_>) {
                 reading.found.model = None;
                 reading.ask("MODEL", &name, &elsewhere(&other));
             }
-            (_, option) if option.is_some() || counts => reading.note(&name, &format!("{place}: taken")),
+            (_, Some(option)) => reading.note_without(option, &name, &format!("{place}: taken")),
+            (_, None) if counts => reading.note(&name, &format!("{place}: taken")),
             _ => {}
         }
     }

@@ -250,3 +250,12 @@ fn keys_of_older_versions() {
     unplanned: old.toml:14 float8.enable_float8_linear: linear modules in float8: `nn.Linear` is planned
     ");
 }
+
+/// Gradients are reduced in float32, whatever type weights have.
+#[test]
+fn gradients_are_reduced_in_fp32() {
+    let text = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nlocal_batch_size = 1\ndtype = \"bfloat16\"\n";
+    let said = becomes(&[("half.toml", text)], "--gpus 4");
+    assert!(said.contains("--precision bf16\n") && said.contains("--reduce-dtype fp32\n"), "{said}");
+    assert!(!becomes(&[("half.toml", text)], "--gpus 4 --fsdp none").contains("--reduce-dtype"));
+}
