@@ -37,7 +37,11 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         Some("bf16") => reading.set("--precision", "bf16-mixed", "mixed_precision"),
         Some("fp16") => reading.set("--precision", "fp16-mixed", "mixed_precision"),
         Some("fp8") => reading.unplanned("--precision", "mixed_precision", "fp8 is not planned"),
-        _ => reading.pass(&["mixed_precision"]),
+        said => {
+            reading.pass(&["mixed_precision"]);
+            let why = if said.is_some() { "mixed_precision is no" } else { "mixed_precision left out: no" };
+            reading.imply("--precision", "fp32", why);
+        }
     }
     let kind = reading.text("distributed_type")?.unwrap_or("NO").to_ascii_uppercase();
     match kind.as_str() {
@@ -49,10 +53,13 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
                 let what = "the whole model as one unit, where nothing says which are wrapped: the decoder layers are planned";
                 reading.note("fsdp_config", what);
             }
-            fsdp::read(reading, "fsdp_config", 1)?;
+            fsdp::read(reading, "fsdp_config", 1, fsdp::By::Accelerate)?;
         }
         "DEEPSPEED" => reading.within("deepspeed_config", of_deepspeed)?,
-        "MEGATRON_LM" => reading.within("megatron_lm_config", of_megatron)?,
+        "MEGATRON_LM" => {
+            reading.within("megatron_lm_config", of_megatron)?;
+            megatrons_types(reading);
+        }
         other => {
             let problem = reading.problem("distributed_type", format!("{} is not planned", quoted(other)));
             return Err(problem.mend("planned are NO, MULTI_GPU, FSDP, DEEPSPEED and MEGATRON_LM"));
@@ -119,6 +126,22 @@ fn of_megatron(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.set("--clip-grad-norm", norm > 0.0, "megatron_lm_gradient_clipping");
     }
     Ok(())
+}
+
+/// Under Megatron mixed precision is its own half type (`set_mixed_precision` of `MegatronLMPlugin`).
+fn megatrons_types(reading: &mut Reading<'_>) {
+    let half = match reading.said("--precision") {
+        Some("bf16-mixed") => "bf16",
+        Some("fp16-mixed") => "fp16",
+        _ => return,
+    };
+    reading.set("--precision", half, "mixed_precision");
+    reading.imply("--master-weights", "fp32", "Megatron's optimizer steps fp32 copies");
+    if half == "bf16" {
+        reading.imply("--grad-dtype", "fp32", "with bf16 Megatron sums gradients in fp32");
+    } else {
+        reading.note("mixed_precision", "gradients summed in the half type: planned in fp32");
+    }
 }
 
 /// `parallelism_config` (`accelerate/parallelism_config.py`): FSDP within `dp_shard_size` ranks, copies of it beside.

@@ -74,7 +74,6 @@ pub(super) const PASSES: &[&str] = &[
     "loraplus_*",
     "weight_decay",
     "adam_*",
-    "optim_args",
     "seed",
     "tf32",
     "ddp_timeout",
@@ -129,7 +128,9 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.count("micro_batch_size", "--micro-batch-size");
     reading.imply("--gradient-accumulation-steps", 1, "gradient_accumulation_steps left out");
     reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps");
-    reading.samples("batch_size");
+    // its accumulation is 1 before `normalize_config` would divide (`HyperparametersConfig` in `utils/schemas/training.py`)
+    let what = "a batch that Axolotl makes no accumulation of: planned with gradient_accumulation_steps alone, 1 where it is left out";
+    reading.not_planned_if_set("batch_size", what);
     reading.attempt(types);
     reading.attempt(adapters);
     if reading.has("optimizer") {
@@ -138,6 +139,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.imply("--optimizer", "adamw", "optimizer left out");
         reading.imply("--optimizer-impl", "fused", "optimizer left out");
     }
+    reading.momentum("optim_args");
     reading.attempt(clipping);
     reading.attempt(recompute);
     reading.attempt(attention);
@@ -230,7 +232,9 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
     // `bfloat16` is autocast too (`_configure_precision_settings` in `core/builders/base.py`)
     let bfloat16 = reading.is("bfloat16")?;
     let key = if bfloat16 { Some("bfloat16") } else { reading.has("bf16").then_some("bf16") };
-    reading.pass(&["float16", "float32"]);
+    let float16 = reading.is("float16")?;
+    let by_bits = reading.is("load_in_8bit")?;
+    reading.pass(&["float32"]);
     if bfloat16 || bf16 && !fp16 || (!bf16 && reading.is("bf16")?) {
         match key {
             Some(key) => reading.set("--precision", "bf16-mixed", key),
@@ -240,6 +244,11 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
     } else if fp16 {
         reading.set("--precision", "fp16-mixed", "fp16");
         reading.imply("--weights-dtype", "fp16", "Axolotl loads the model in fp16");
+    } else if float16 {
+        // the model is in half, and no autocast is around it (`_configure_precision_settings`)
+        reading.set("--precision", "fp16", "float16");
+    } else if by_bits {
+        reading.set("--precision", "fp16", "load_in_8bit");
     } else {
         reading.imply("--precision", "fp32", "neither bf16 nor fp16 is true");
     }
@@ -251,7 +260,7 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let rank = reading.number("lora_r")?;
     let dropout = reading.amount("lora_dropout")?.unwrap_or(0.0);
     let listed = reading.words("lora_target_modules")?;
-    let targets = if reading.is("lora_target_linear")? { None } else { listed };
+    let targets = targets(reading, listed)?;
     let save = reading.words("lora_modules_to_save")?.unwrap_or_default();
     let (four, eight) = (reading.is("load_in_4bit")?, reading.is("load_in_8bit")?);
     match reading.text("adapter")? {
@@ -260,16 +269,26 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.ask("--lora", key, "quantized weights are frozen, and no adapter is asked for");
         }
         None => return Ok(()),
-        Some("lora" | "qlora") => match rank {
-            Some(rank) => {
-                let targets = targets.as_deref();
-                let adapters =
-                    Adapters { rank, dropout, dtype: None, targets, save: &save, save_dtype: None };
-                adapters.say(reading, "adapter");
-                kernels(reading, eight)?;
+        Some(adapter @ ("lora" | "qlora")) => {
+            bits(reading, adapter, [four, eight]);
+            match (rank, targets) {
+                (Some(rank), Some(targets)) => {
+                    let targets = Some(&*targets);
+                    let adapters =
+                        Adapters { rank, dropout, dtype: None, targets, save: &save, save_dtype: None };
+                    adapters.say(reading, "adapter");
+                    kernels(reading, eight)?;
+                }
+                (None, _) => {
+                    reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out");
+                }
+                (_, None) => {
+                    let cause = "neither lora_target_modules nor lora_target_linear says which modules have adapters, and Axolotl \
+                                 then gives them to none";
+                    reading.ask("--lora", "adapter", cause);
+                }
             }
-            None => reading.ask("--lora", "adapter", "the rank of the adapters, `lora_r`, is left out"),
-        },
+        }
         Some(other) => {
             reading.unplanned("--lora", "adapter", &format!("the adapter {} is not planned", quoted(other)));
         }
@@ -288,12 +307,52 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.not_planned_if_set("lora_qkv_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("lora_o_kernel", "Axolotl's kernels of LoRA: peft's modules are planned");
     reading.not_planned_if_set("relora", "ReLoRA");
+    reading.not_planned_if_set("gptq", "weights that GPTQ packed");
     reading.not_planned_if_set_without(
         "--quantize",
         "bnb_config_kwargs",
         "another way to quantize: nf4 with double quantization is planned",
     );
     Ok(())
+}
+
+/// Modules that have adapters: those that are listed, all linear ones beside them, or none (`_build_peft_lora_config` in
+/// `loaders/adapter.py`).
+fn targets(reading: &mut Reading<'_>, listed: Option<Vec<String>>) -> Result<Option<Vec<String>>, Problem> {
+    let listed = listed.filter(|names| !names.is_empty());
+    reading.not_planned_if_set_without(
+        "--lora",
+        "lora_target_parameters",
+        "adapters on parameters of experts: planned without",
+    );
+    if !reading.is("lora_target_linear")? {
+        return Ok(listed);
+    }
+    let is_beside =
+        |name: &&String| ["embed", "wte", "wpe", "lm_head"].iter().any(|part| name.contains(part));
+    let beside: Vec<String> = listed.iter().flatten().filter(is_beside).cloned().collect();
+    if !beside.is_empty() {
+        let what =
+            format!("adapters on {} beside those on all linear modules: planned without", beside.join(", "));
+        reading.note_without("--lora", "lora_target_modules", &what);
+    }
+    Ok(Some(vec!["all-linear".to_owned()]))
+}
+
+/// Asks what is packed where the adapter and its bits do not go together: `qlora` is of 4 bits, and `lora` of 8 or none
+/// (`_set_quantization_config` in `loaders/model.py`, `validate_qlora` in `utils/schemas/peft.py`).
+fn bits(reading: &mut Reading<'_>, adapter: &str, [four, eight]: [bool; 2]) {
+    let (key, cause) = match (adapter, four, eight) {
+        ("lora", true, false) => {
+            ("load_in_4bit", "4 bits are of `adapter: qlora`, and with `lora` Axolotl packs nothing by them")
+        }
+        ("qlora", false, false) => {
+            ("adapter", "`qlora` needs `load_in_4bit: true`, without which Axolotl refuses it")
+        }
+        ("qlora", _, true) => ("load_in_8bit", "`qlora` is of 4 bits, and Axolotl refuses 8"),
+        _ => return,
+    };
+    reading.unplanned("--quantize", key, cause);
 }
 
 /// Axolotl runs its own kernels of LoRA unless one is said not to (`check_auto_enable_lora_kernels` in `utils/schemas/config.py`).
@@ -407,7 +466,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
                 _ => {}
             }
         }
-        fsdp::read(reading, "fsdp_config", version)?;
+        fsdp::read(reading, "fsdp_config", version, fsdp::By::Trainer)?;
     }
     for (key, option) in [
         ("tensor_parallel_size", "--tp"),

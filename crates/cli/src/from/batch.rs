@@ -17,10 +17,7 @@ impl Combined {
             if implied { None } else { self.number(option, said) }
         };
         let (micro, steps) = (stated("--micro-batch-size"), stated("--gradient-accumulation-steps"));
-        let sizes = ["--tp", "--pp", "--cp"].map(|option| self.number(option, said));
-        let by_gpus = self.number("--gpus", said).zip(product(sizes));
-        let by_gpus = by_gpus.and_then(|(gpus, model)| (gpus % model == 0).then_some(gpus / model));
-        let dp = self.number("--dp", said).or(by_gpus);
+        let dp = self.data_parallel(said);
         // who says another micro-batch or accumulation means another batch; DeepSpeed alone refuses other GPUs than the three
         // come out at (`_batch_assertion` in `runtime/config.py`)
         let is_deepspeeds = origin.key == TRAIN_BATCH_SIZE;
@@ -71,6 +68,16 @@ impl Combined {
             by_model: None,
         });
         Ok(())
+    }
+}
+
+impl Combined {
+    /// How many ranks share out a batch, as far as that is said.
+    pub(super) fn data_parallel(&self, said: &Said) -> Option<u64> {
+        let sizes = ["--tp", "--pp", "--cp"].map(|option| self.number(option, said));
+        let by_gpus = self.number("--gpus", said).zip(product(sizes));
+        let by_gpus = by_gpus.and_then(|(gpus, model)| (gpus % model == 0).then_some(gpus / model));
+        self.number("--dp", said).or(by_gpus)
     }
 }
 

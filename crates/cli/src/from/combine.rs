@@ -96,9 +96,12 @@ impl Combined {
             let is_led =
                 |known: &Setting| !known.implied && displaced(known.option).contains(&setting.option);
             let is_said = |known: &Setting| !known.implied && known.option == setting.option;
+            // what a trainer does by itself is nearer than what accelerate launches it with
+            let is_nearer = |known: &Setting| kind == Kind::Accelerate && known.option == setting.option;
             if setting.implied
                 && self.settings.iter().any(|known| {
-                    known.origin.file != setting.origin.file && (is_led(known) || is_said(known))
+                    known.origin.file != setting.origin.file
+                        && (is_led(known) || is_said(known) || is_nearer(known))
                 })
             {
                 continue;
@@ -248,9 +251,17 @@ impl Combined {
         let is_zero = self.is_on("--zero", said) && !is_megatron;
         if is_megatron {
             self.settings.retain(|setting| !(setting.implied && setting.option == "--optimizer-impl"));
+            // Megatron turns it off where nothing is split (`validate_args`)
+            let splits = self.number("--tp", said).is_some_and(|ranks| ranks > 1);
+            self.settings.retain(|setting| setting.option != "--sp" || splits);
         }
         if is_zero {
             self.copies_of_zero(said);
+        }
+        // one rank reduces nothing, and ZeRO and Megatron reduce their own way
+        let is_ddp = !is_zero && !is_megatron && self.data_parallel(said).is_some_and(|ranks| ranks > 1);
+        if !is_ddp && !self.is_on("--fsdp", said) {
+            self.settings.retain(|setting| setting.option != "--sync-each-batch");
         }
         let is_mixed = self.value("--precision", said).is_some_and(|precision| precision.ends_with("-mixed"));
         if self.is_on("--fsdp", said) && is_mixed {

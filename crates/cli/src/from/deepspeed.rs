@@ -203,7 +203,20 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
              (--clip-grad-norm=off)",
         );
     }
-    reading.attempt(|reading| reading.within("zero_optimization", zero));
+    match reading.peek("zero_optimization") {
+        // as it was written once (`read_zero_config_deprecated`)
+        Some(Value::Bool(shards)) => {
+            reading.pass(&["zero_optimization"]);
+            reading.set("--zero", u64::from(*shards), "zero_optimization");
+        }
+        _ => reading.attempt(|reading| reading.within("zero_optimization", zero)),
+    }
+    if reading.said("--zero").is_none_or(|stage| stage == "0") {
+        // `allreduce_gradients` in `engine.py`, `fp16/fused_optimizer.py`
+        let what = "stage 0, where DeepSpeed reduces gradients after backward in buffers of its own, and under bf16 or fp16 makes \
+                    fp32 copies of them all at the update: planned as torch's DDP";
+        reading.default_not_planned("--zero", "zero_optimization", what);
+    }
     reading.within("activation_checkpointing", |reading| {
         reading.not_planned_if_set(
             "partition_activations",
@@ -264,6 +277,10 @@ fn is_enabled(reading: &Reading<'_>, key: &str) -> bool {
 /// `stage_1_and_2.py`).
 fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let mut is_open = false;
+    if reading.is("fp16/enabled").unwrap_or(false) && reading.is("bf16/enabled").unwrap_or(false) {
+        let problem = reading.problem("fp16/enabled", "bf16 is enabled too, and DeepSpeed takes one of them");
+        return Err(problem.mend("keep one of the two"));
+    }
     for (section, half) in [("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")] {
         let key = format!("{section}/enabled");
         if reading.is_auto(&key) {
@@ -272,8 +289,8 @@ fn precision(reading: &mut Reading<'_>) -> Result<(), Problem> {
             is_open = true;
         } else if reading.is(&key)? {
             reading.set("--precision", half, &key);
-            // `bf16_master_weights_and_grads`: the copies are in bf16 too
-            if !reading.is(&format!("{section}/bf16_master_weights_and_grads"))? {
+            // `bf16_master_weights_and_grads`: the copies are in bf16 too, and of fp16 likewise
+            if !reading.is(&format!("{section}/{half}_master_weights_and_grads"))? {
                 reading.imply("--master-weights", "fp32", "DeepSpeed's optimizer steps fp32 copies");
             }
         }
@@ -325,6 +342,7 @@ fn optimizer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
     };
     reading.set("--optimizer", kind, key);
+    reading.momentum("optimizer/params");
     // deepspeed's FusedAdam, unless torch's is asked for (`_configure_basic_optimizer` in `runtime/engine.py`)
     if kind == "adamw" && !reading.is("optimizer/params/torch_adam")? {
         reading.imply("--optimizer-impl", "fused", "DeepSpeed runs its FusedAdam");
@@ -341,7 +359,18 @@ fn zero(reading: &mut Reading<'_>) -> Result<(), Problem> {
     for (section, part) in [("offload_optimizer", "optimizer"), ("offload_param", "parameters")] {
         let key = format!("{section}/device");
         match reading.text(&key)? {
-            Some("cpu") => parts.push(part),
+            Some("cpu") => {
+                parts.push(part);
+                let part_of_it = format!("{section}/ratio");
+                // `_create_fp32_partitions` in `zero/stage3.py`
+                if part == "optimizer"
+                    && stage == Some(3)
+                    && reading.amount(&part_of_it)?.is_some_and(|ratio| ratio < 1.0)
+                {
+                    let what = "a part of the optimizer that stays on the card: planned whole on the host";
+                    reading.note_without("--offload", &part_of_it, what);
+                }
+            }
             Some("nvme") => {
                 reading.not_planned(&key, "the file on disk behind the host: planned as on the host");
                 parts.push(part);

@@ -37,11 +37,20 @@ const PASSES: &[&str] = &[
     "optim_state_dict_config",
 ];
 
+/// Who reads the keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// `accelerate launch`, which hands them on as variables of the environment.
+    Accelerate,
+    /// transformers' `TrainingArguments`, and who fills them.
+    Trainer,
+}
+
 /// Reads the config that `key` names, in which `version` of FSDP is taken where it says nothing.
-pub(super) fn read(reading: &mut Reading<'_>, key: &str, version: u64) -> Result<(), Problem> {
+pub(super) fn read(reading: &mut Reading<'_>, key: &str, version: u64, by: By) -> Result<(), Problem> {
     let keys = spellings("fsdp_version", "version");
     let is_said = reading.within(key, |reading| keys.iter().any(|key| reading.has(key)));
-    let is_first = reading.within(key, |reading| config(reading, version))?;
+    let is_first = reading.within(key, |reading| config(reading, version, by))?;
     let key = if reading.has(key) { key } else { "fsdp" };
     if reading.said("--fsdp").is_none() {
         return Ok(());
@@ -69,7 +78,7 @@ fn is_on(value: Option<&Value>) -> bool {
 }
 
 /// Reads its keys; says whether it is FSDP1's.
-fn config(reading: &mut Reading<'_>, version: u64) -> Result<bool, Problem> {
+fn config(reading: &mut Reading<'_>, version: u64, by: By) -> Result<bool, Problem> {
     let mut is_first = version == 1;
     for key in spellings("fsdp_version", "version") {
         if let Some(version) = reading.number(key)? {
@@ -79,11 +88,29 @@ fn config(reading: &mut Reading<'_>, version: u64) -> Result<bool, Problem> {
             }
         }
     }
-    for key in spellings("fsdp_sharding_strategy", "sharding_strategy") {
+    let strategies = spellings("fsdp_sharding_strategy", "sharding_strategy");
+    let reshards = spellings("fsdp_reshard_after_forward", "reshard_after_forward");
+    // FSDP2 looks at `reshard_after_forward` alone, and FSDP1 where accelerate launches it at the strategy alone
+    // (`__post_init__`)
+    let [read, unread]: [&[&str]; 2] = match (is_first, by) {
+        (false, _) => [&reshards, &strategies],
+        (true, By::Accelerate) => [&strategies, &reshards],
+        (true, By::Trainer) => [&[strategies[0], strategies[1], reshards[0], reshards[1]], &[]],
+    };
+    for key in read {
         strategy(reading, key, is_first)?;
     }
-    for key in spellings("fsdp_reshard_after_forward", "reshard_after_forward") {
-        strategy(reading, key, is_first)?;
+    for key in unread {
+        let asked = reading.value(key).map(named);
+        let planned = reading.said("--fsdp");
+        if asked.is_some_and(|asked| option(&asked) != planned.map(Some)) {
+            let what = if is_first {
+                "FSDP1 takes fsdp_sharding_strategy, FULL_SHARD where it is left out, and not this: planned so"
+            } else {
+                "FSDP2 takes fsdp_reshard_after_forward, true where it is left out, and not this: planned so"
+            };
+            reading.note_without("--fsdp", key, what);
+        }
     }
     for key in ["fsdp_offload_params", "offload_params", "fsdp_cpu_offload", "cpu_offload"] {
         if reading.is(key)? {
@@ -129,28 +156,33 @@ fn config(reading: &mut Reading<'_>, version: u64) -> Result<bool, Problem> {
 
 /// A sharding strategy: FSDP1's name or number, or whether FSDP2 reshards after forward.
 fn strategy(reading: &mut Reading<'_>, key: &str, is_first: bool) -> Result<(), Problem> {
-    let name = match reading.value(key) {
-        None => return Ok(()),
-        Some(Value::String(name)) => name.to_ascii_uppercase(),
-        Some(other) => other.to_string().to_ascii_uppercase(),
-    };
-    let option = match name.as_str() {
-        "FULL_SHARD" | "TRUE" | "1" => "full_shard",
-        "SHARD_GRAD_OP" | "FALSE" | "2" => "shard_grad_op",
-        "HYBRID_SHARD" | "4" => "hybrid_shard",
-        "NO_SHARD" | "3" => {
-            reading.take_back("--fsdp");
-            return Ok(());
-        }
-        _ => {
+    let Some(name) = reading.value(key).map(named) else { return Ok(()) };
+    match option(&name) {
+        Some(Some(option)) => reading.set("--fsdp", option, key),
+        Some(None) => reading.take_back("--fsdp"),
+        None => {
             let which = if is_first { "FSDP1" } else { "FSDP2" };
             let cause = format!("the {which} strategy {} is not planned", quoted(&name));
             reading.unplanned("--fsdp", key, &cause);
-            return Ok(());
         }
-    };
-    reading.set("--fsdp", option, key);
+    }
     Ok(())
+}
+
+/// What a strategy is called.
+fn named(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned).to_ascii_uppercase()
+}
+
+/// The value of `--fsdp` that a strategy is, nothing for one that shards nothing; or nothing where none is planned.
+fn option(strategy: &str) -> Option<Option<&'static str>> {
+    Some(match strategy {
+        "FULL_SHARD" | "TRUE" | "1" => Some("full_shard"),
+        "SHARD_GRAD_OP" | "FALSE" | "2" => Some("shard_grad_op"),
+        "HYBRID_SHARD" | "4" => Some("hybrid_shard"),
+        "NO_SHARD" | "3" => None,
+        _ => return None,
+    })
 }
 
 /// `fsdp` and `fsdp_config` of `TrainingArguments` (`_process_fsdp_args`).
@@ -190,5 +222,5 @@ pub(super) fn of_trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
         }
     }
     reading.pass(&["fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"]);
-    read(reading, "fsdp_config", 2)
+    read(reading, "fsdp_config", 2, By::Trainer)
 }

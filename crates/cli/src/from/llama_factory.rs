@@ -6,8 +6,16 @@ use super::reading::Reading;
 use super::training_arguments::{self, Adapters, trainer};
 use peakledger_input::{Problem, quoted};
 
-pub(super) const SIGNS: &[&str] =
-    &["finetuning_type", "cutoff_len", "template", "quantization_bit", "lora_target", "lora_rank"];
+pub(super) const SIGNS: &[&str] = &[
+    "finetuning_type",
+    "cutoff_len",
+    "template",
+    "quantization_bit",
+    "lora_target",
+    "lora_rank",
+    "dist_config",
+    "kernel_config",
+];
 
 const PASSES: &[&str] = &[
     "template",
@@ -83,7 +91,30 @@ const PASSES: &[&str] = &[
     "moe_aux_loss_coef",
 ];
 
+/// Keys that the arguments of its version 1 have and those before had not (`v1/config`).
+const OF_VERSION_1: &[&str] = &[
+    "model",
+    "model_class",
+    "dist_config",
+    "kernel_config",
+    "peft_config",
+    "quant_config",
+    "optim_config",
+    "init_config",
+    "train_dataset",
+    "micro_batch_size",
+    "enable_activation_checkpointing",
+];
+
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    if let Some(key) = OF_VERSION_1.iter().find(|key| reading.has(key)) {
+        let cause = format!(
+            "{} is of LLaMA-Factory's version 1, whose arguments are not read: they have other names and other defaults",
+            quoted(key)
+        );
+        let mend = "say it by options, without the file: `peakledger plan MODEL --batch N --seq LENGTH`";
+        return Err(reading.problem(key, cause).mend(mend));
+    }
     reading.attempt(stage);
     reading.model("model_name_or_path");
     if !reading.has("cutoff_len") {

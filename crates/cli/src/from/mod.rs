@@ -143,11 +143,27 @@ impl Writing {
             Some(Kind::Megatron) => Writing::Arguments,
             Some(Kind::Torchtitan) => Writing::Keys(Syntax::Toml),
             _ if text.trim_start().starts_with('{') => Writing::Keys(Syntax::Json),
-            None if megatron::is_arguments(text) => Writing::Arguments,
+            // words of a comment or within a value are no arguments where the whole is keys with values
+            None if megatron::is_arguments(text) && !has_keys(text) => Writing::Arguments,
             None if text.lines().any(is_table) => Writing::Keys(Syntax::Toml),
             _ => Writing::Keys(Syntax::Yaml),
         }
     }
+}
+
+/// Whether a text that is no script is keys with values.
+fn has_keys(text: &str) -> bool {
+    let is_of = |syntax| Fields::read(Source::from_text("", text), syntax).is_ok();
+    !text.starts_with("#!") && (is_of(Syntax::Yaml) || is_of(Syntax::Toml))
+}
+
+/// Where a config has Megatron's options by the names that they have in Python, at its root or in a section of it.
+fn python_names_of_megatron(fields: &Fields) -> Option<String> {
+    let name = "tensor_model_parallel_size";
+    let sections = fields.root().iter().filter(|(_, value)| value.get(name).is_some());
+    let within = sections.map(|(section, _)| format!("/{section}/{name}"));
+    let root = fields.root().contains_key(name).then(|| format!("/{name}"));
+    root.into_iter().chain(within).find(|pointer| fields.get(pointer).is_some())
 }
 
 /// Reads a file. Its kind is what its keys tell, or else what is said; `said` alone where it decides.
@@ -158,11 +174,9 @@ fn read(source: Source, said: Option<Kind>, decides: bool) -> Result<(Kind, Foun
         Writing::Keys(syntax) => Fields::read(source, syntax)?,
         Writing::Arguments => megatron::fields(source),
     };
-    if matches!(writing, Writing::Keys(_)) && fields.get("/tensor_model_parallel_size").is_some() {
-        let problem = fields.problem_at(
-            "/tensor_model_parallel_size",
-            "Megatron's options, but not as its command line has them",
-        );
+    let python = python_names_of_megatron(&fields).filter(|_| matches!(writing, Writing::Keys(_)));
+    if let Some(pointer) = python {
+        let problem = fields.problem_at(&pointer, "Megatron's options, but not as its command line has them");
         return Err(problem.mend("write them as arguments: `--tensor-model-parallel-size 4 …`"));
     }
     let Some(kind) = decided.or_else(|| Kind::of(&fields, writing)).or(said) else {

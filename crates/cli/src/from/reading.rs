@@ -71,6 +71,24 @@ impl<'a> Reading<'a> {
         self.fields.name()
     }
 
+    /// All of the file, as it is written.
+    pub(super) fn whole_text(&self) -> &'a str {
+        self.fields.text()
+    }
+
+    /// Whether somebody asked for a key.
+    pub(super) fn is_read(&self, key: &str) -> bool {
+        self.read.contains(&self.pointer(key))
+    }
+
+    /// The options that a key says.
+    pub(super) fn options_by(&self, key: &str) -> Vec<&'static str> {
+        let of_key = |origin: &Origin| origin.key == key;
+        let said = self.found.settings.iter().filter(|setting| of_key(&setting.origin));
+        let samples = self.found.samples.iter().filter(|(_, origin)| of_key(origin));
+        said.map(|setting| setting.option).chain(samples.map(|_| "--gradient-accumulation-steps")).collect()
+    }
+
     pub(super) fn problem(&self, key: &str, cause: impl Into<String>) -> Problem {
         self.fields.problem_at(&self.pointer(key), cause)
     }
@@ -366,23 +384,36 @@ impl<'a> Reading<'a> {
     pub(super) fn optimizer(&mut self, key: &str) {
         self.attempt(|reading| {
             let Some(name) = reading.text(key)? else { return Ok(()) };
-            let Some(optimizer) = optimizer::of(name) else {
-                reading.unplanned(
-                    "--optimizer",
-                    key,
-                    &format!("the optimizer {} is not planned", quoted(name)),
-                );
-                return Ok(());
-            };
-            reading.set("--optimizer", optimizer.kind, key);
-            if let Some(implementation) = optimizer.implementation {
-                reading.set("--optimizer-impl", implementation, key);
-            }
-            if let Some(what) = optimizer.not_planned {
-                reading.not_planned_without("--optimizer", key, what);
-            }
+            reading.optimizer_called(name, key);
             Ok(())
         });
+    }
+
+    /// The optimizer of that name, by the key that asks for it.
+    pub(super) fn optimizer_called(&mut self, name: &str, key: &str) {
+        let Some(optimizer) = optimizer::of(name) else {
+            let near =
+                optimizer::near(name).map(|near| format!(": the nearest is {near}")).unwrap_or_default();
+            let cause = format!("the optimizer {} is not planned{near}", quoted(name));
+            self.unplanned("--optimizer", key, &cause);
+            return;
+        };
+        self.set("--optimizer", optimizer.kind, key);
+        if let Some(implementation) = optimizer.implementation {
+            self.set("--optimizer-impl", implementation, key);
+        }
+        if let Some(what) = optimizer.not_planned {
+            self.not_planned_without("--optimizer", key, what);
+        }
+    }
+
+    /// The momentum among the optimizer's arguments, which SGD alone takes.
+    pub(super) fn momentum(&mut self, key: &str) {
+        let momentum = self.value(key).and_then(optimizer::momentum);
+        let momentum = momentum.filter(|_| self.said("--optimizer") == Some("sgd"));
+        if let Some(momentum) = momentum.filter(|momentum| *momentum != 0.0) {
+            self.set("--momentum", momentum, key);
+        }
     }
 
     /// The keys that cannot change memory: a name, or the beginning of some with `*`.

@@ -17,7 +17,7 @@ const PASSES: &[&str] = &[
     "memory_estimation",
     "lr_scheduler",
     "validation",
-    "experimental",
+    "experimental/custom_*",
     "debug",
     "fault_tolerance",
     "model/tokenizer_path",
@@ -34,6 +34,7 @@ const PASSES: &[&str] = &[
     "training/mixed_precision_reduce",
     "parallelism/context_parallel_ptrr_mask_key",
     "parallelism/pipeline_parallel_schedule_csv",
+    "experimental/pipeline_parallel_schedule_csv",
     "parallelism/pipeline_parallel_first_stage_less_layers",
     "parallelism/pipeline_parallel_last_stage_less_layers",
     "parallelism/enable_compiled_autograd",
@@ -59,7 +60,16 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     reading.attempt(optimizer);
     reading.attempt(recompute);
     reading.attempt(many_gpus);
+    if reading.said("--fsdp").is_some() && reading.said("--precision") == Some("bf16") {
+        // `mixed_precision_reduce`, which has no other value
+        reading.imply("--reduce-dtype", "fp32", "torchtitan reduces gradients in float32");
+    }
     reading.attempt(batch);
+    // 0.0.2's switch; later `model.converters` says it
+    reading.not_planned_if_set(
+        "float8/enable_float8_linear",
+        "linear modules in float8: `nn.Linear` is planned",
+    );
     for key in ["compile/enable", "training/compile"] {
         reading.not_planned_if_set(key, "torch.compile");
     }
@@ -136,17 +146,30 @@ fn types(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The key of what `parallelism` has: before 0.1 it stood beside the training's own keys, or among the experiments.
+fn parallel(reading: &Reading<'_>, name: &str) -> String {
+    let keys = ["parallelism", "training", "experimental"].map(|section| format!("{section}/{name}"));
+    let [usual, ..] = &keys;
+    keys.iter().find(|key| reading.has(key)).unwrap_or(usual).clone()
+}
+
+/// The key of how many ranks share parameters out: `data_parallel_degree` where there were no copies yet.
+fn shard_key(reading: &Reading<'_>) -> String {
+    let old = "training/data_parallel_degree";
+    if reading.has(old) { old.to_owned() } else { parallel(reading, "data_parallel_shard_degree") }
+}
+
 /// How many ranks a degree of `parallelism` says, -1 for what is left; what is none of these is refused where it is read.
-fn degree(reading: &Reading<'_>, key: &str) -> i64 {
-    let value = reading.peek(&format!("parallelism/{key}"));
+fn degree(reading: &Reading<'_>, name: &str) -> i64 {
+    let value = reading.peek(&parallel(reading, name));
     value.and_then(serde_json::Value::as_i64).unwrap_or(1)
 }
 
 /// Whether FSDP runs, as far as the file tells: over shards of the data, or over ranks that share a sequence.
 fn is_sharded(reading: &Reading<'_>) -> bool {
-    let is_said = reading.has("parallelism/data_parallel_shard_degree");
-    !is_said
-        || degree(reading, "data_parallel_shard_degree") != 1
+    let shards = reading.peek(&shard_key(reading));
+    shards.is_none()
+        || shards.and_then(serde_json::Value::as_i64) != Some(1)
         || degree(reading, "context_parallel_degree") > 1
 }
 
@@ -237,19 +260,19 @@ fn every<const N: usize>(model: &Architecture) -> Option<String> {
 
 fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let size = |reading: &mut Reading<'_>, key: &str| -> Result<u64, Problem> {
-        let key = format!("parallelism/{key}");
         // -1 is what is left
-        if reading.peek(&key).and_then(serde_json::Value::as_i64) == Some(-1) {
-            reading.value(&key);
+        if reading.peek(key).and_then(serde_json::Value::as_i64) == Some(-1) {
+            reading.value(key);
             return Ok(0);
         }
-        Ok(reading.number(&key)?.unwrap_or(1))
+        Ok(reading.number(key)?.unwrap_or(1))
     };
-    let replicas = size(reading, "data_parallel_replicate_degree")?;
-    let shard_key = "parallelism/data_parallel_shard_degree";
-    let shards = if reading.has(shard_key) { size(reading, "data_parallel_shard_degree")? } else { 0 };
+    let replicate_key = &*parallel(reading, "data_parallel_replicate_degree");
+    let replicas = size(reading, replicate_key)?;
+    let shard_key = &*shard_key(reading);
+    let shards = if reading.has(shard_key) { size(reading, shard_key)? } else { 0 };
     if shards > 0 && replicas.saturating_mul(shards) > 1 {
-        let key = if shards > 1 { shard_key } else { "parallelism/data_parallel_replicate_degree" };
+        let key = if shards > 1 { shard_key } else { replicate_key };
         reading.set("--dp", replicas.saturating_mul(shards), key);
     }
     let is_pipeline = degree(reading, "pipeline_parallel_degree") > 1;
@@ -258,7 +281,7 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     match (replicas > 1, shards) {
         (true, 1) => {
             let what = "DDP's buckets of 100 MiB: planned with its own of 25 MiB";
-            reading.note("parallelism/data_parallel_replicate_degree", what);
+            reading.note(replicate_key, what);
         }
         (false, 1) => {}
         (true, 0) => {
@@ -284,17 +307,18 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
         ("expert_parallel_degree", "--ep"),
         ("expert_tensor_parallel_degree", "--etp"),
     ] {
-        let key = format!("parallelism/{key}");
+        let key = parallel(reading, key);
         if reading.number(&key)?.is_some_and(|size| size > 1) {
             reading.count(&key, option);
         }
     }
     if reading.said("--tp").is_some() {
-        if reading.flag("parallelism/enable_sequence_parallel")? != Some(false) {
+        let key = parallel(reading, "enable_sequence_parallel");
+        if reading.flag(&key)? != Some(false) {
             reading.imply("--sp", true, "torchtitan's tensor parallel is sequence parallel");
         }
-        let key = "parallelism/disable_loss_parallel";
-        match reading.flag(key)? {
+        let key = parallel(reading, "disable_loss_parallel");
+        match reading.flag(&key)? {
             None => {
                 reading.imply(
                     "--loss-parallel",
@@ -302,12 +326,14 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
                     "torchtitan's loss takes the logits as they are split",
                 );
             }
-            Some(disabled) => reading.set("--loss-parallel", !disabled, key),
+            Some(disabled) => reading.set("--loss-parallel", !disabled, &key),
         }
     }
-    reading.pass(&["parallelism/enable_sequence_parallel", "parallelism/disable_loss_parallel"]);
+    for name in ["enable_sequence_parallel", "disable_loss_parallel"] {
+        reading.pass(&[&parallel(reading, name)]);
+    }
     reading.attempt(context_parallel);
-    let key = "parallelism/pipeline_parallel_schedule";
+    let key = &*parallel(reading, "pipeline_parallel_schedule");
     let schedule = reading.text(key)?;
     if reading.said("--pp").is_some() {
         match schedule.unwrap_or("1F1B") {
@@ -329,15 +355,14 @@ fn many_gpus(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if reading.said("--pp").is_some() {
         stages(reading)?;
     }
-    reading.not_planned_if_set("parallelism/enable_async_tensor_parallel", "asynchronous tensor parallel");
-    reading.not_planned_if_set(
-        "parallelism/pipeline_parallel_split_points",
-        "stages of its own choice: planned even",
-    );
-    reading.not_planned_if_set(
-        "parallelism/pipeline_parallel_layers_per_stage",
-        "stages of its own choice: planned even",
-    );
+    let even = "stages of its own choice: planned even";
+    for (name, what) in [
+        ("enable_async_tensor_parallel", "asynchronous tensor parallel"),
+        ("pipeline_parallel_split_points", even),
+        ("pipeline_parallel_layers_per_stage", even),
+    ] {
+        reading.not_planned_if_set(&parallel(reading, name), what);
+    }
     Ok(())
 }
 
@@ -362,11 +387,12 @@ fn stays_whole(reading: &mut Reading<'_>, is_pipeline: bool) -> Result<bool, Pro
 
 /// The first and the last stage have a layer less each by default, for the embedding and the head.
 fn stages(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    let [first, last] =
-        ["first", "last"].map(|end| format!("parallelism/pipeline_parallel_{end}_stage_less_layers"));
+    let [first, last] = ["first", "last"].map(|end| format!("pipeline_parallel_{end}_stage_less_layers"));
+    let [first, last] = [&first, &last].map(|name| parallel(reading, name));
+    let degree = parallel(reading, "pipeline_parallel_degree");
     let less = [reading.number(&first)?.unwrap_or(1), reading.number(&last)?.unwrap_or(1)];
     if less != [0, 0] {
-        let key = if reading.has(&first) { &first } else { "parallelism/pipeline_parallel_degree" };
+        let key = if reading.has(&first) { &first } else { &degree };
         let what = "fewer layers on the first and the last stage: planned even, and `--decoder-first-pipeline-num-layers` says \
                     how many the first has";
         reading.note_without("--decoder-first-pipeline-num-layers", key, what);
@@ -376,7 +402,8 @@ fn stages(reading: &mut Reading<'_>) -> Result<(), Problem> {
 
 /// How keys and values come to the ranks that share a sequence, and how they share it.
 fn context_parallel(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    let keys = ["rotate_method", "load_balancer"].map(|name| format!("parallelism/context_parallel_{name}"));
+    let keys = ["context_parallel_rotate_method", "context_parallel_load_balancer"];
+    let keys = keys.map(|name| parallel(reading, name));
     let [rotate, balancer] = &keys;
     if reading.said("--cp").is_none() {
         reading.pass(&[rotate.as_str(), balancer.as_str()]);
@@ -406,17 +433,24 @@ fn batch(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let key = "training/local_batch_size";
     let key = if reading.has("training/batch_size") { "training/batch_size" } else { key };
     let local = reading.number(key)?;
-    let micro_key = "parallelism/pipeline_parallel_microbatch_size";
-    let micro = reading.number(micro_key)?.unwrap_or(1).max(1);
+    let micro_key = &*parallel(reading, "pipeline_parallel_microbatch_size");
     let size = local.unwrap_or(8);
+    // before 0.1 it was said how many they are, as many as the degree where it was left out
+    let count_key = &*parallel(reading, "pipeline_parallel_microbatches");
+    let by_degree = parallel(reading, "pipeline_parallel_degree").starts_with("experimental");
+    let by_degree =
+        by_degree.then(|| u64::try_from(degree(reading, "pipeline_parallel_degree")).ok()).flatten();
+    let count = reading.number(count_key)?.or(by_degree);
+    let by_count = count.and_then(|count| size.checked_div(count));
+    let micro = reading.number(micro_key)?.or(by_count).unwrap_or(1).max(1);
     if reading.said("--pp").is_some() {
         if size % micro != 0 {
             let cause = format!("micro-batches of {micro} do not divide the local batch of {size}");
             return Err(reading.problem(key, cause).mend("use a multiple"));
         }
         reading.imply("--micro-batch-size", micro, "pipeline_parallel_microbatch_size left out");
-        if reading.has(micro_key) {
-            reading.set("--micro-batch-size", micro, micro_key);
+        if let Some(key) = [micro_key, count_key].into_iter().find(|key| reading.has(key)) {
+            reading.set("--micro-batch-size", micro, key);
         }
         reading.set("--gradient-accumulation-steps", size / micro, key);
         return Ok(());

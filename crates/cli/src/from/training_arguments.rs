@@ -34,7 +34,6 @@ pub(super) const PASSES: &[&str] = &[
     "warmup_*",
     "weight_decay",
     "adam_*",
-    "optim_args",
     "optim_target_modules",
     "enable_jit_checkpoint",
     "logging_*",
@@ -89,10 +88,6 @@ pub(super) const PASSES: &[&str] = &[
     "average_tokens_across_devices",
     "gradient_checkpointing_kwargs",
     "activation_checkpointing_kwargs",
-    "accelerator_config",
-    "torch_compile_backend",
-    "torch_compile_mode",
-    "liger_kernel_config",
     "no_cuda",
     "use_cpu",
     "past_index",
@@ -114,6 +109,22 @@ pub(super) const PASSES: &[&str] = &[
     "chat_template_path",
     "completion_only_loss",
     "assistant_only_loss",
+    "chat_template",
+    "preprocessing_num_workers",
+    // what transformers 4 wrote beside
+    "per_gpu_eval_batch_size",
+    "dispatch_batches",
+    "fp16_backend",
+    "fsdp_min_num_params",
+    "fsdp_transformer_layer_cls_to_wrap",
+    "include_inputs_for_metrics",
+    "jit_mode_eval",
+    "mp_parameters",
+    "ray_scope",
+    "tpu_*",
+    "use_ipex",
+    "use_legacy_prediction_loop",
+    "use_mps_device",
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
@@ -130,12 +141,19 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     if trl::is_supervised(reading) {
         reading.attempt(trl::supervised);
     }
-    match reading.text("attn_implementation")? {
-        Some("eager") => reading.set("--attention", "eager", "attn_implementation"),
-        Some("sdpa" | "flash_attention_2") => reading.set("--attention", "sdpa", "attn_implementation"),
-        Some(_) => reading.not_planned_without("--attention", "attn_implementation", "planned as sdpa"),
-        None => {}
+    for key in ["model_init_kwargs/attn_implementation", "attn_implementation"] {
+        match reading.text(key)? {
+            Some("eager") => reading.set("--attention", "eager", key),
+            Some("sdpa" | "flash_attention_2") => reading.set("--attention", "sdpa", key),
+            Some(_) => reading.not_planned_without("--attention", key, "planned as sdpa"),
+            None => {}
+        }
     }
+    reading.pass(&[
+        "model_init_kwargs/use_cache",
+        "model_init_kwargs/revision",
+        "model_init_kwargs/trust_remote_code",
+    ]);
     reading.attempt(peft);
     reading.pass(PASSES);
     Ok(())
@@ -151,14 +169,20 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     }
     reading.imply("--gradient-accumulation-steps", 1, "gradient_accumulation_steps left out");
     reading.count("gradient_accumulation_steps", "--gradient-accumulation-steps");
-    if reading.has("optim") {
+    if reading.is("adafactor")? {
+        // transformers 4's own switch, which is before the name
+        reading.pass(&["optim"]);
+        reading.optimizer_called("adafactor", "adafactor");
+    } else if reading.has("optim") {
         reading.optimizer("optim");
     } else {
         // since torch 2.8
         reading.imply("--optimizer", "adamw", "optim left out");
         reading.imply("--optimizer-impl", "fused", "optim left out");
     }
+    reading.momentum("optim_args");
     reading.attempt(clipping);
+    reading.attempt(accelerator);
     for key in ["gradient_checkpointing", "activation_checkpointing"] {
         match reading.flag(key)? {
             Some(true) => reading.set("--recompute", "full", key),
@@ -166,16 +190,15 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
             None => {}
         }
     }
-    if reading.is("use_liger_kernel")? {
-        reading.set("--fused-loss", true, "use_liger_kernel");
-        reading
-            .not_planned("use_liger_kernel", "Liger's norms, rope and SwiGLU: transformers' own are planned");
-    }
+    reading.attempt(liger);
     reading.imply("--loss-in-model", true, "Trainer passes the labels to the model");
     if reading.is("activation_offloading")? {
         reading.set("--offload", "activations", "activation_offloading");
     }
-    reading.not_planned_if_set("torch_compile", "torch.compile");
+    // a backend or a mode alone switches it on (`__post_init__`)
+    for key in ["torch_compile", "torch_compile_backend", "torch_compile_mode", "torchdynamo"] {
+        reading.not_planned_if_set(key, "torch.compile");
+    }
     reading.not_planned_if_set("neftune_noise_alpha", "noise on the embeddings");
     reading
         .not_planned_if_set("label_smoothing_factor", "the smoothed loss, which keeps the logits once more");
@@ -193,6 +216,67 @@ pub(super) fn trainer(reading: &mut Reading<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Liger's kernels, each of which `liger_kernel_config` may say; without a word the loss is fused (`_apply_liger_kernel_to_instance`).
+fn liger(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let mut asked = None;
+    // `use_liger` is TRL's own name before 0.17
+    for key in ["use_liger", "use_liger_kernel"] {
+        if reading.is(key)? {
+            asked = Some(key);
+        }
+    }
+    let Some(key) = asked else {
+        reading.pass(&["liger_kernel_config"]);
+        return Ok(());
+    };
+    let fuses = reading.flag("liger_kernel_config/fused_linear_cross_entropy")?;
+    match fuses {
+        // TRL's own loss makes no whole logits either
+        Some(false) if trl::is_supervised(reading) => {}
+        Some(fuses) => reading.set("--fused-loss", fuses, "liger_kernel_config/fused_linear_cross_entropy"),
+        None => reading.set("--fused-loss", true, key),
+    }
+    let what = "Liger's cross entropy of whole logits: torch's is planned";
+    reading.not_planned_if_set("liger_kernel_config/cross_entropy", what);
+    let others = "liger_kernel_config";
+    let others = reading.peek(others).and_then(Value::as_object).into_iter().flatten();
+    let off = |name: &str| others.clone().any(|(key, value)| key == name && value.as_bool() == Some(false));
+    if !["rms_norm", "rope", "swiglu"].into_iter().all(off) {
+        reading.not_planned(key, "Liger's norms, rope and SwiGLU: transformers' own are planned");
+    }
+    reading.pass(&["liger_kernel_config/*"]);
+    Ok(())
+}
+
+/// `accelerator_config` (`AcceleratorConfig` in `trainer_pt_utils.py`): what of accelerate's loader and accumulation changes a step.
+fn accelerator(reading: &mut Reading<'_>) -> Result<(), Problem> {
+    let key = "accelerator_config";
+    if reading.peek(key).is_some_and(Value::is_string) {
+        reading.not_planned(key, "what another file says of accelerate's loader and accumulation");
+        return Ok(());
+    }
+    reading
+        .count("accelerator_config/gradient_accumulation_kwargs/num_steps", "--gradient-accumulation-steps");
+    let syncs = "accelerator_config/gradient_accumulation_kwargs/sync_each_batch";
+    if reading.is(syncs)? {
+        reading.set("--sync-each-batch", true, syncs);
+    }
+    let splits = "accelerator_config/split_batches";
+    if reading.is(splits)? {
+        let number = |option: &str| reading.said(option)?.parse::<u64>().ok();
+        let batch = number("--micro-batch-size");
+        let steps = number("--gradient-accumulation-steps");
+        let samples = batch.zip(steps).and_then(|(batch, steps)| batch.checked_mul(steps));
+        // of it each process has a part: what is left is for how many there are
+        if let Some(samples) = samples {
+            reading.take_back("--micro-batch-size");
+            reading.found.samples = Some((samples, reading.origin(splits)));
+        }
+    }
+    reading.pass(&["accelerator_config/gradient_accumulation_kwargs/*", "accelerator_config/*"]);
+    Ok(())
+}
+
 /// `max_grad_norm`, as `Trainer` has it.
 pub(super) fn clipping(reading: &mut Reading<'_>) -> Result<(), Problem> {
     match reading.amount("max_grad_norm")? {
@@ -205,7 +289,7 @@ pub(super) fn clipping(reading: &mut Reading<'_>) -> Result<(), Problem> {
 /// The type of the weights: what is said, else what `from_pretrained` takes since transformers 5, that of the model's config. TRL
 /// asks it for fp32 (`ModelConfig.dtype` in `trainer/model_config.py`, `create_model_from_path` in `trainer/utils.py`).
 fn weights(reading: &mut Reading<'_>) -> Result<(), Problem> {
-    let keys = ["dtype", "torch_dtype"];
+    let keys = ["dtype", "torch_dtype", "model_init_kwargs/dtype", "model_init_kwargs/torch_dtype"];
     if let Some((dtype, key)) = dtype(reading, &keys)? {
         reading.set("--weights-dtype", dtype, key);
     } else if let Some(key) = keys.iter().find(|key| reading.is_auto(key)) {
@@ -278,15 +362,29 @@ fn peft(reading: &mut Reading<'_>) -> Result<(), Problem> {
             "fp4: nf4 is planned, which takes the same",
         );
     }
+    let is_dora = reading.is("use_dora")?;
     if reading.is("use_peft")? {
-        let targets = targets.as_deref();
+        if is_dora {
+            reading.note("use_dora", "DoRA's magnitudes: LoRA is planned");
+        }
         // on quantized weights TRL casts all that is trained (`trainer/sft_trainer.py`)
         let dtype = if four || eight { Some("bf16") } else { None };
-        Adapters { rank, dropout, dtype, targets, save: &save, save_dtype: dtype }.say(reading, "use_peft");
-        if targets.is_none() {
-            reading.ask("--lora", "use_peft", "which modules have adapters is left to the model's family");
+        let adapters = |targets| Adapters { rank, dropout, dtype, targets, save: &save, save_dtype: dtype };
+        if targets.is_some() {
+            adapters(targets.as_deref()).say(reading, "use_peft");
+        } else {
+            // `TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING` in peft's `utils/constants.py`
+            let usual = ["q_proj", "v_proj"].map(str::to_owned);
+            let cause = format!(
+                "lora_target_modules is left out, and peft then takes what it has for the model's family: of a llama or qwen `--lora {}`",
+                adapters(Some(&usual)).value()
+            );
+            reading.ask("--lora", "use_peft", &cause);
         }
-        reading.not_planned_if_set("use_dora", "DoRA's magnitudes: LoRA is planned");
+        reading.not_planned_if_set(
+            "lora_target_parameters",
+            "adapters on parameters of experts: planned without",
+        );
     }
     if four {
         reading.set("--quantize", if nested { "nf4-double" } else { "nf4" }, "load_in_4bit");
@@ -313,9 +411,27 @@ pub(super) struct Adapters<'a> {
 impl Adapters<'_> {
     /// `--lora`, by the key that asks for adapters.
     pub(super) fn say(&self, reading: &mut Reading<'_>, key: &str) {
+        let of_pattern = ['*', '+', '|', '(', ')', '[', ']', '\\', '^', '$', '?'];
+        let pattern = self.targets.unwrap_or_default().iter().find(|target| target.contains(of_pattern));
+        if let Some(pattern) = pattern {
+            let cause = format!(
+                "which modules have adapters is said by the regular expression {}, which is not read: \
+                 `--lora r=16,targets=q_proj+v_proj` names them",
+                quoted(pattern)
+            );
+            reading.unplanned("--lora", key, &cause);
+            return;
+        }
+        reading.set("--lora", self.value(), key);
+    }
+
+    /// The value of `--lora`.
+    fn value(&self) -> String {
         let all = |targets: &[String]| targets.iter().any(|name| name == "all" || name == "all-linear");
         let targets = match self.targets {
-            Some(targets) if !targets.is_empty() && !all(targets) => targets.join("+"),
+            Some(targets) if !targets.is_empty() && !all(targets) => {
+                targets.iter().map(|target| last_name(target)).collect::<Vec<_>>().join("+")
+            }
             _ => "all-linear".to_owned(),
         };
         let mut value = format!("r={}", self.rank);
@@ -328,7 +444,15 @@ impl Adapters<'_> {
             value += &format!(",save={}", self.save.join("+"));
             value += &self.save_dtype.map(|dtype| format!(",save_dtype={dtype}")).unwrap_or_default();
         }
-        reading.set("--lora", value, key);
+        value
+    }
+}
+
+/// The end of a path such as `self_attn.q_proj`, unless modules elsewhere in a layer are called so too.
+fn last_name(path: &str) -> &str {
+    match path.rsplit_once('.') {
+        Some((_, name)) if !matches!(name, "c_proj" | "dense") => name,
+        _ => path,
     }
 }
 

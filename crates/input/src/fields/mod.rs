@@ -102,6 +102,11 @@ impl Fields {
         self.source.name()
     }
 
+    /// All of it, as it is written.
+    pub fn text(&self) -> &str {
+        self.source.text()
+    }
+
     /// Its keys and values.
     pub fn root(&self) -> &Map<String, Value> {
         &self.root

@@ -26,16 +26,47 @@ struct Reader<'a> {
 }
 
 pub(super) fn read(source: &Source) -> Result<(Value, Places), Problem> {
+    match read_text(source, source.text()) {
+        // PyYAML lets a list or map that is written in brackets end where its key begins, and YAML itself does not
+        Err(problem) => match closed_deeper(source.text()) {
+            Some(text) => read_text(source, &text).or(Err(problem)),
+            None => Err(problem),
+        },
+        read => read,
+    }
+}
+
+/// The text with lines of nothing but closing brackets a column further in, if there are any.
+fn closed_deeper(text: &str) -> Option<String> {
+    let is_end = |line: &str| {
+        let line = line.trim();
+        line.starts_with([']', '}']) && line.chars().all(|c| matches!(c, ']' | '}' | ','))
+    };
+    if !text.lines().any(is_end) {
+        return None;
+    }
+    let mut deeper = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        if is_end(line) {
+            deeper.push(' ');
+        }
+        deeper.push_str(line);
+    }
+    Some(deeper)
+}
+
+/// Reads a text of a file, whose lines are the file's.
+fn read_text(source: &Source, text: &str) -> Result<(Value, Places), Problem> {
     let mut reader =
         Reader { source, places: Places::default(), open: Vec::new(), pointer: String::new(), root: None };
-    let tab = source.text().lines().position(|line| line.starts_with('\t') && !line.trim().is_empty());
+    let tab = text.lines().position(|line| line.starts_with('\t') && !line.trim().is_empty());
     if let Some(line) = tab {
         let place = Place::Text { line: line + 1, column: 1, pointer: String::new() };
         let problem = source.problem("a line that is indented with a tab").at(place);
         return Err(problem.mend("YAML is indented with spaces"));
     }
     let mut documents = 0;
-    let mut parser = Parser::new_from_str(source.text());
+    let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| {
             let cause = format!("not YAML: {}", error.info());
@@ -205,6 +236,15 @@ mod tests {
                 "fsdp_config": {"offload_params": false}
             })
         );
+    }
+
+    #[test]
+    fn brackets_close_where_their_key_begins() {
+        let text = "a:\n  b: [\n    1,\n  ]\n  c: {\n    d: 2,\n  }\n  e: 3\n";
+        let fields = fields(text).unwrap();
+        assert_eq!(fields.get("/a/b").unwrap().to_string(), "[1]");
+        assert_eq!(fields.get("/a/c/d").unwrap().as_u64(), Some(2));
+        assert!(matches!(fields.place_of("/a/e"), Place::Text { line: 8, column: 6, .. }));
     }
 
     #[test]

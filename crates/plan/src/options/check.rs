@@ -90,7 +90,8 @@ impl Options {
                 "leave it out: `--lora r=16,dtype=fp32` sets their type",
             );
         }
-        if self.master_weights == Some(weights) {
+        // (Megatron's own types are checked where its modules are)
+        if self.master_weights == Some(weights) && self.stack == Stack::Transformers {
             return refused("--master-weights", "the weights have that type already", "leave it out");
         }
         let is_zero = self.is_deepspeed();

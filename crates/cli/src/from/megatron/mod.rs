@@ -8,6 +8,7 @@ pub(super) use script::{fields, is_arguments};
 
 use super::reading::Reading;
 use peakledger_input::{Problem, quoted};
+use serde_json::Value;
 
 pub(super) const SIGNS: &[&str] = &[
     "tensor-model-parallel-size",
@@ -86,7 +87,6 @@ const PASSES: &[&str] = &[
     "no-check-for-nan-in-loss-and-grad",
     "check-for-*",
     "use-mcore-models",
-    "transformer-impl",
     "use-cpu-initialization",
     "no-initialization",
     "rerun-mode",
@@ -105,6 +105,11 @@ const PASSES: &[&str] = &[
     "moe-aux-loss-coeff",
     "moe-z-loss-coeff",
     "moe-router-load-balancing-type",
+    "moe-router-force-load-balancing",
+    "moe-router-pre-softmax",
+    "moe-input-jitter-eps",
+    "moe-use-upcycling",
+    "moe-token-drop-policy",
     "moe-router-topk-scaling-factor",
     "moe-router-bias-update-rate",
     "moe-per-layer-logging",
@@ -140,6 +145,14 @@ const PASSES: &[&str] = &[
     "init-model-with-meta-device",
     "lazy-mpu-init",
     "mtp-loss-scaling-factor",
+    "overlap-grad-reduce",
+    "overlap-param-gather",
+    "use-flash-attn",
+    "moe-grouped-gemm",
+    "moe-token-dispatcher-type",
+    "moe-permute-fusion",
+    "moe-router-dtype",
+    "moe-router-fusion",
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
@@ -184,6 +197,10 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         ("delay-wgrad-compute", "weight gradients that are put off"),
         ("moe-expert-capacity-factor", "experts that drop tokens"),
         ("moe-pad-expert-input-to-capacity", "experts that are padded"),
+        ("moe-enable-deepep", "DeepEP's buffers: tokens are planned as sent by all-to-all"),
+        ("moe-shared-expert-overlap", "shared experts beside the sending of tokens: planned after it"),
+        ("moe-use-legacy-grouped-gemm", "the older grouped products: Transformer Engine's are planned"),
+        ("use-legacy-models", "Megatron's legacy modules: those of its core are planned"),
         ("empty-unused-memory-level", "emptying the cache between steps"),
         ("enable-cuda-graph", "CUDA graphs"),
         ("external-cuda-graph", "CUDA graphs"),
@@ -196,6 +213,14 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
             reading.not_planned(key, "the optimizer's own in another type: planned in fp32");
         }
     }
+    reading.not_planned_if_set_without(
+        "--recompute",
+        "moe-layer-recompute",
+        "layers of experts that are computed again: planned as kept",
+    );
+    if reading.text("transformer-impl")?.is_some_and(|modules| modules != "transformer_engine") {
+        reading.not_planned("transformer-impl", "other modules than Transformer Engine's, which are planned");
+    }
     if reading.text("attention-backend")?.is_some_and(|backend| matches!(backend, "unfused" | "local")) {
         reading.not_planned("attention-backend", "attention that is not fused: planned as cuDNN's");
     }
@@ -203,16 +228,46 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
         let what = "a distributed optimizer in several instances: planned over all data parallel ranks";
         reading.not_planned("num-distributed-optimizer-instances", what);
     }
-    reading.pass(&["overlap-grad-reduce", "overlap-param-gather", "use-flash-attn", "moe-grouped-gemm"]);
-    reading.pass(&[
-        "moe-token-dispatcher-type",
-        "moe-permute-fusion",
-        "moe-router-dtype",
-        "moe-router-fusion",
-    ]);
     reading.pass(PASSES);
     reading.pass(latent::PASSES);
+    conditions(reading);
     Ok(())
+}
+
+/// Says what hangs on a condition of the script: no shell is run, and an option that stands within one is taken. Where the script
+/// says something else elsewhere, the command line says which it is.
+fn conditions(reading: &mut Reading<'_>) {
+    for script::Conditional { name, line, other } in script::conditionals(reading.whole_text()) {
+        let options = reading.options_by(&name);
+        let is_shape = model::reads(&name);
+        let counts = match is_shape {
+            true => reading.found.model.is_some(),
+            false => reading.is_read(&name) && !passes(&name),
+        };
+        let place = format!("it stands within a condition (line {line}), and no shell is run");
+        let elsewhere = |other: &str| {
+            let other = if other.is_empty() { "without a value".to_owned() } else { quoted(other) };
+            format!("{place}; elsewhere in the script it is {other}")
+        };
+        match (other, options.first()) {
+            (Some(other), Some(option)) => reading.unplanned(option, &name, &elsewhere(&other)),
+            (Some(other), None) if is_shape && counts => {
+                reading.found.model = None;
+                reading.ask("MODEL", &name, &elsewhere(&other));
+            }
+            (_, Some(option)) => reading.note_without(option, &name, &format!("{place}: taken")),
+            (_, None) if counts => reading.note(&name, &format!("{place}: taken")),
+            _ => {}
+        }
+    }
+}
+
+/// Whether an argument is one that cannot change memory.
+fn passes(name: &str) -> bool {
+    PASSES.iter().any(|passed| match passed.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == *passed,
+    })
 }
 
 /// Half types have fp32 copies that the optimizer steps (`Float16OptimizerWithFloat16Params`); bf16 sums gradients in fp32.
@@ -365,8 +420,13 @@ fn sizes(reading: &mut Reading<'_>) -> Result<(), Problem> {
     // torchrun's
     let per_node = ["nproc_per_node", "nproc-per-node"].into_iter().find(|key| reading.has(key));
     if let Some(key) = per_node {
-        // what a variable says is asked for where it is needed
-        if !reading.is_variable(key) && !reading.is_variable("nnodes") {
+        // what a variable says is asked for where it is needed, as is what torchrun finds out (`determine_local_world_size`,
+        // `parse_min_max_nnodes`)
+        let text = |key: &str| reading.peek(key).and_then(Value::as_str).unwrap_or_default();
+        let is_found = matches!(text(key), "gpu" | "auto" | "cpu" | "xpu") || text("nnodes").contains(':');
+        if is_found {
+            reading.pass(&[key, "nnodes"]);
+        } else if !reading.is_variable(key) && !reading.is_variable("nnodes") {
             let nodes = reading.number("nnodes")?.unwrap_or(1);
             if let Some(gpus) = reading.number(key)? {
                 reading.set("--gpus", gpus.saturating_mul(nodes), key);

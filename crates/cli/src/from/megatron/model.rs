@@ -38,8 +38,35 @@ const SHAPES: &[&str] = &[
     "padded-vocab-size",
     "make-vocab-size-divisible-by",
     "num-experts",
-    "moe-*",
+    "moe-ffn-hidden-size",
+    "moe-router-topk",
+    "moe-router-score-function",
+    "moe-router-enable-expert-bias",
+    "moe-router-num-groups",
+    "moe-router-group-topk",
+    "moe-shared-expert-intermediate-size",
+    "moe-layer-freq",
 ];
+
+/// Arguments of the network that spell the model out beside its shapes.
+const NETWORK: &[&str] = &[
+    "swiglu",
+    "normalization",
+    "position-embedding-type",
+    "use-rotary-position-embeddings",
+    "disable-bias-linear",
+    "add-qkv-bias",
+    "qk-layernorm",
+    "multi-latent-attention",
+    "untie-embeddings-and-output-weights",
+    "hidden-dropout",
+    "attention-dropout",
+];
+
+/// Whether an argument is of the model that is spelled out.
+pub(super) fn reads(name: &str) -> bool {
+    SHAPES.contains(&name) || NETWORK.contains(&name)
+}
 
 /// Whether linear modules, norms and positions are a family's.
 struct Network<'a> {
@@ -100,11 +127,17 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let hidden_dropout = reading.amount("hidden-dropout")?.unwrap_or(0.1);
     let attention_dropout = reading.amount("attention-dropout")?.unwrap_or(0.1);
     reading.pass(&["rotary-percent", "rotary-interleaved"]);
+    if positions == "rope" {
+        reading.pass(&["no-position-embedding"]);
+    }
     if all != [true; 3] {
         reading.pass(SHAPES);
         return Ok(());
     }
-    let is_read = |key: &&str| network.latent && latent::READ.contains(key);
+    // beside rotary positions it says what is so anyway
+    let is_read = |key: &&str| {
+        network.latent && latent::READ.contains(key) || positions == "rope" && *key == "no-position-embedding"
+    };
     let foreign: Vec<&str> =
         FOREIGN.iter().copied().filter(|key| reading.has(key) && !is_read(key)).collect();
     for key in &foreign {
@@ -159,7 +192,16 @@ fn vocabulary(reading: &mut Reading<'_>) -> Result<Option<u64>, Problem> {
     let Some(size) = reading.number("vocab-size")? else { return Ok(padded) };
     let padding =
         |size: u64| size.checked_add(extra)?.checked_next_multiple_of(multiple.checked_mul(tp)?.max(1));
-    Ok(padded.or_else(|| padding(size)))
+    let rows = padded.or_else(|| padding(size));
+    let key = if padded.is_some() { "padded-vocab-size" } else { "make-vocab-size-divisible-by" };
+    let planned = 128_u64.saturating_mul(tp).max(1);
+    if rows.is_some_and(|rows| rows % planned != 0) {
+        reading.note(
+            key,
+            "rows of the embedding that are padded to another multiple: planned to one of 128 of each rank",
+        );
+    }
+    Ok(rows)
 }
 
 fn config(

@@ -79,6 +79,7 @@ fn fsdp_of_another_version_is_said() {
     insta::assert_snapshot!(becomes(&[("acc.yaml", accelerate)], "gpt2"), @"
     peakledger plan gpt2
       --gpus 4
+      --precision fp32
       --fsdp full_shard
       --fsdp-wrap layers
     unplanned: acc.yaml:4 fsdp_config: the whole model as one unit, where nothing says which are wrapped: the decoder layers are planned
@@ -127,5 +128,65 @@ fn a_word_that_yaml_reads_as_a_flag() {
     insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "gpt2"), @r"
     acc.yaml:3:18 (/mixed_precision): `mixed_precision` is a word here, and this is read as true or false
       help: write no or off in quotes, if it was meant
+    ");
+}
+
+/// FSDP2 asks whether it reshards, and FSDP1 for its strategy; each passes by the other's key.
+#[test]
+fn a_strategy_is_read_by_its_version() {
+    let sharded = |keys: &str| {
+        let text = format!(
+            "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\nfsdp_config:\n  \
+             fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n{keys}"
+        );
+        let said = becomes(&[("acc.yaml", &text)], "gpt2");
+        let is_asked =
+            |line: &&str| line.contains("--fsdp ") || line.contains("reshard") || line.contains("strategy");
+        said.lines().filter(is_asked).map(str::trim).collect::<Vec<_>>().join("\n")
+    };
+    insta::assert_snapshot!(sharded("  fsdp_version: 2\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n"), @"
+    --fsdp full_shard
+    unplanned: acc.yaml:7 fsdp_config.fsdp_sharding_strategy: FSDP2 takes fsdp_reshard_after_forward, true where it is left out, and not this: planned so
+    ");
+    insta::assert_snapshot!(sharded("  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n"), @"--fsdp shard_grad_op");
+    insta::assert_snapshot!(sharded("  fsdp_version: 1\n  fsdp_reshard_after_forward: SHARD_GRAD_OP\n"), @"
+    --fsdp full_shard
+    unplanned: acc.yaml:7 fsdp_config.fsdp_reshard_after_forward: FSDP1 takes fsdp_sharding_strategy, FULL_SHARD where it is left out, and not this: planned so
+    ");
+    insta::assert_snapshot!(sharded("  fsdp_version: 1\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n"), @"--fsdp shard_grad_op");
+}
+
+/// Without mixed precision a launched step is in fp32, unless its trainer says otherwise.
+#[test]
+fn precision_of_what_is_launched() {
+    let launched = "distributed_type: MULTI_GPU\nnum_processes: 4\nmixed_precision: 'no'\n";
+    let precision = |files: &[(&str, &str)]| {
+        let said = becomes(files, "gpt2");
+        said.lines().filter(|line| line.contains("--precision")).map(str::trim).collect::<Vec<_>>().join(" ")
+    };
+    let trl = r#"{"max_length": 64, "output_dir": "out"}"#;
+    assert_eq!(precision(&[("acc.yaml", launched)]), "--precision fp32");
+    assert_eq!(precision(&[("acc.yaml", launched), ("sft.json", trl)]), "--precision bf16-mixed");
+    assert_eq!(precision(&[("sft.json", trl), ("acc.yaml", launched)]), "--precision bf16-mixed");
+    assert_eq!(
+        precision(&[("ds.json", r#"{"bf16": {"enabled": true}}"#), ("acc.yaml", launched)]),
+        "--precision bf16"
+    );
+}
+
+#[test]
+fn megatron_that_is_launched() {
+    let text = "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n  megatron_lm_tp_degree: 2\n  \
+                megatron_lm_sequence_parallelism: true\nmixed_precision: bf16\nnum_processes: 4\n";
+    insta::assert_snapshot!(becomes(&[("acc.yaml", text)], "llama-3.2-1b"), @"
+    peakledger plan llama-3.2-1b
+      --gpus 4
+      --stack megatron
+      --tp 2
+      --sp
+      --clip-grad-norm
+      --precision bf16
+      --master-weights fp32
+      --grad-dtype fp32
     ");
 }

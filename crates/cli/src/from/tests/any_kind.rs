@@ -129,7 +129,7 @@ fn a_value_that_is_none_is_named_by_its_place() {
     a.yaml:2:19 (/micro_batch_size): `-1` is not a whole number
       help: write a whole number
     ");
-    let text = "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 0\n";
+    let text = "base_model: gpt2\nmicro_batch_size: 1\nadapter: lora\nlora_r: 0\nlora_target_linear: true\n";
     insta::assert_snapshot!(becomes(&[("a.yaml", text)], ""), @"
     a.yaml:3:10 (/adapter): as `--lora r=0,targets=all-linear`: `r` is a whole number from 1 to 65536, not `0`
       help: write it as `r=16`; left out are `dropout=0`, `dtype=fp32` and `targets=all-linear`, as in `r=16,dropout=0.05,dtype=bf16,targets=q_proj+v_proj`; `save=embed_tokens+lm_head` trains these too (`alpha` is taken and changes no byte); `none` trains none; an option on the command line wins over the file
@@ -172,7 +172,7 @@ fn of_many_keys_that_are_not_known_some_are_listed() {
 fn what_a_file_says_never_reaches_the_terminal_raw() {
     let text = "use_peft: true\noutput_dir: x\nlora_target_modules: [\"\\e[31mq\"]\n";
     let said = becomes(&[("a.yaml", text)], "gpt2");
-    assert!(said.contains(r"targets=\u{1b}[31mq'"), "{said}");
+    assert!(said.contains(r"`\u{1b}[31mq`"), "{said}");
 }
 
 /// Whatever a file says, it is read or refused.

@@ -31,6 +31,7 @@ fn axolotl() {
     peakledger plan gpt2
       --seq-len 2048
       --micro-batch-size 1
+      --gradient-accumulation-steps 1
       --precision bf16
       --optimizer adamw
       --optimizer-impl fused
@@ -43,7 +44,7 @@ fn axolotl() {
       --dp 8
       --fsdp hybrid_shard
       --dp-shard-size 4
-      --gradient-accumulation-steps 8
+    unplanned: full.yaml:3 batch_size: a batch that Axolotl makes no accumulation of: planned with gradient_accumulation_steps alone, 1 where it is left out
     unplanned: full.yaml:15 attn_implementation: planned as sdpa
     ");
     insta::assert_snapshot!(becomes(&[("dpo.yaml", "base_model: gpt2\nrl: dpo\n")], ""), @"
@@ -107,4 +108,59 @@ fn fsdp2_and_kernels_of_its_own() {
     insta::assert_snapshot!(notes(""), @"unplanned: run.yaml:3 adapter: Axolotl's kernels of LoRA, which it runs unless lora_mlp_kernel, lora_qkv_kernel and lora_o_kernel are false: peft's modules are planned");
     assert_eq!(notes("lora_mlp_kernel: false\n"), "");
     assert_eq!(notes("load_in_8bit: true\n"), "");
+}
+
+/// Half types without autocast (`resolve_dtype`).
+#[test]
+fn half_without_autocast() {
+    let said = |more: &str| {
+        let said = becomes(
+            &[("run.yaml", &format!("base_model: gpt2\nmicro_batch_size: 1\nbf16: false\n{more}"))],
+            "",
+        );
+        said.lines().filter(|line| line.contains("--precision")).map(str::trim).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(said("float16: true\n"), "--precision fp16");
+    assert_eq!(
+        said("adapter: lora\nlora_r: 8\nlora_target_linear: true\nload_in_8bit: true\n"),
+        "--precision fp16"
+    );
+}
+
+/// Adapters are where a file says, and their bits go with their kind.
+#[test]
+fn adapters_and_their_bits() {
+    let adapters = |more: &str| {
+        let text =
+            format!("base_model: gpt2\nmicro_batch_size: 1\nlora_r: 8\nlora_mlp_kernel: false\n{more}");
+        let said = becomes(&[("run.yaml", &text)], "");
+        let is_wanted = |line: &&str| {
+            ["--lora", "--quantize"].iter().any(|it| line.contains(it))
+                || !line.trim_start().starts_with("--")
+        };
+        said.lines().filter(is_wanted).map(str::trim).collect::<Vec<_>>().join("\n")
+    };
+    let linear = "lora_target_linear: true\n";
+    insta::assert_snapshot!(adapters("adapter: lora\nlora_target_parameters: [mlp.experts]\n"), @"
+    run.yaml:5:10 (/adapter): neither lora_target_modules nor lora_target_linear says which modules have adapters, and Axolotl then gives them to none
+    help: say it: add `--lora` to the command line
+    ");
+    insta::assert_snapshot!(adapters(&format!("adapter: lora\n{linear}lora_target_modules: [q_proj, embed_tokens]\n")), @"
+    peakledger plan gpt2
+    --lora r=8,targets=all-linear
+    unplanned: run.yaml:7 lora_target_modules: adapters on embed_tokens beside those on all linear modules: planned without
+    ");
+    insta::assert_snapshot!(adapters(&format!("adapter: lora\n{linear}load_in_4bit: true\n")), @"
+    run.yaml:7:15 (/load_in_4bit): 4 bits are of `adapter: qlora`, and with `lora` Axolotl packs nothing by them
+    help: say it: add `--quantize` to the command line
+    ");
+    insta::assert_snapshot!(adapters(&format!("adapter: qlora\n{linear}")), @"
+    run.yaml:5:10 (/adapter): `qlora` needs `load_in_4bit: true`, without which Axolotl refuses it
+    help: say it: add `--quantize` to the command line
+    ");
+    insta::assert_snapshot!(adapters(&format!("adapter: qlora\n{linear}load_in_4bit: true\n")), @"
+    peakledger plan gpt2
+    --lora r=8,targets=all-linear
+    --quantize nf4-double
+    ");
 }

@@ -223,6 +223,7 @@ fn torchs_autocast() {
       --clip-grad-norm
       --zero 0
       --gpus 2
+    unplanned: ds.json:2 zero_optimization: stage 0, where DeepSpeed reduces gradients after backward in buffers of its own, and under bf16 or fp16 makes fp32 copies of them all at the update: planned as torch's DDP
     ");
     insta::assert_snapshot!(of_stage("2", ""), @"
     ds.json:2:39 (/torch_autocast/enabled): torch_autocast leaves weights as they are loaded, in fp32, and under ZeRO they are planned in half alone: the nearest are `bf16`, half weights with fp32 copies as of `bf16.enabled`, and `fp32`
@@ -248,6 +249,56 @@ fn torchs_autocast() {
       --precision fp16-mixed
       --clip-grad-norm
       --gradient-accumulation-steps 1
+      --gpus 2
+    unplanned: ds.json zero_optimization: stage 0, where DeepSpeed reduces gradients after backward in buffers of its own, and under bf16 or fp16 makes fp32 copies of them all at the update: planned as torch's DDP
+    ");
+}
+
+/// What of its config no option of the plan is, and what is written in its other ways.
+#[test]
+fn what_is_noted_of_deepspeed() {
+    let said = |more: &str| {
+        let text = format!(r#"{{"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0{more}}}"#);
+        becomes(&[("ds.json", &text)], "gpt2 --gpus 2")
+    };
+    insta::assert_snapshot!(said(r#", "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}"#), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision bf16-mixed
+      --clip-grad-norm
+      --zero 3
+      --offload optimizer
+      --gpus 2
+    unplanned: ds.json:1 zero_optimization.offload_optimizer.ratio: a part of the optimizer that stays on the card: planned whole on the host
+    ");
+    insta::assert_snapshot!(said(r#", "bf16": {"enabled": true}, "zero_optimization": {"stage": 0}"#), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision bf16
+      --master-weights fp32
+      --clip-grad-norm
+      --zero 0
+      --gpus 2
+    unplanned: ds.json:1 zero_optimization: stage 0, where DeepSpeed reduces gradients after backward in buffers of its own, and under bf16 or fp16 makes fp32 copies of them all at the update: planned as torch's DDP
+    ");
+    insta::assert_snapshot!(said(r#", "zero_optimization": true"#), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision fp32
+      --clip-grad-norm
+      --zero 1
+      --gpus 2
+    ");
+    insta::assert_snapshot!(said(r#", "bf16": {"enabled": true}, "fp16": {"enabled": true}"#), @"
+    ds.json:1:112 (/fp16/enabled): bf16 is enabled too, and DeepSpeed takes one of them
+      help: keep one of the two
+    ");
+    insta::assert_snapshot!(said(r#", "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}, "zero_optimization": {"stage": 2}"#), @"
+    peakledger plan gpt2
+      --micro-batch-size 1
+      --precision fp16
+      --clip-grad-norm
+      --zero 2
       --gpus 2
     ");
 }

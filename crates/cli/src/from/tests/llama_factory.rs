@@ -60,3 +60,12 @@ fn checkpoints() {
         assert_eq!(recompute(more), format!("--recompute {wanted}"), "{more}");
     }
 }
+
+#[test]
+fn version_1_is_told_apart() {
+    let text = "model: Qwen/Qwen3-0.6B\ntemplate: qwen3_nothink\ndist_config:\n  name: fsdp2\nmicro_batch_size: 1\ncutoff_len: 2048\n";
+    insta::assert_snapshot!(becomes(&[("v1.yaml", text)], ""), @"
+    v1.yaml:1:8 (/model): `model` is of LLaMA-Factory's version 1, whose arguments are not read: they have other names and other defaults
+      help: say it by options, without the file: `peakledger plan MODEL --batch N --seq LENGTH`
+    ");
+}

@@ -163,3 +163,89 @@ fn a_value_that_is_missing() {
       help: write a whole number
     ");
 }
+
+/// What stands within a condition is taken, and said; where the script says two things, the command line decides.
+#[test]
+fn conditions_of_a_script() {
+    let script = "#!/bin/bash\nARGS=\"--seq-length 4096 --micro-batch-size 1 --bf16 \\\n\"\nif [ \"$RECOMPUTE\" -eq 1 ]; then\n    \
+                  ARGS=\"$ARGS --recompute-granularity full --recompute-method uniform \\\n    --wandb-project x \"\nfi\n\
+                  if [ \"$OPTIMIZER\" == adam ]; then\n    ARGS=\"$ARGS --optimizer adam\"\nelse\n    ARGS=\"$ARGS --optimizer sgd\"\nfi\n\
+                  torchrun --nproc_per_node gpu --nnodes 1:2 pretrain_gpt.py $ARGS\n";
+    insta::assert_snapshot!(becomes(&[("run.sh", script)], "llama-3.2-1b --gpus 4"), @"
+    run.sh:11:1 (/optimizer): it stands within a condition (line 8), and no shell is run; elsewhere in the script it is `adam`
+      help: say it: add `--optimizer` to the command line
+    ");
+    insta::assert_snapshot!(becomes(&[("run.sh", script)], "llama-3.2-1b --optimizer adamw --gpus 4"), @"
+    peakledger plan llama-3.2-1b
+      --stack megatron
+      --micro-batch-size 1
+      --seq-len 4096
+      --precision bf16
+      --master-weights fp32
+      --grad-dtype fp32
+      --clip-grad-norm
+      --recompute full
+      --optimizer adamw
+      --gpus 4
+    unplanned: run.sh:5 recompute-granularity: it stands within a condition (line 4), and no shell is run: taken
+    unplanned: run.sh:5 recompute-method: it stands within a condition (line 4), and no shell is run: taken
+    ");
+}
+
+#[test]
+fn modules_that_are_planned_otherwise() {
+    let text = "--num-layers 4 --hidden-size 512 --num-attention-heads 4 --vocab-size 1000 --make-vocab-size-divisible-by 10 --swiglu \
+        --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --no-position-embedding --micro-batch-size 1 \
+        --hidden-dropout 0 --bf16 --num-experts 8 --moe-layer-recompute --moe-enable-deepep --moe-made-up 3 --transformer-impl local \
+        --sequence-parallel --tensor-model-parallel-size 1";
+    insta::assert_snapshot!(becomes(&[("args.txt", text)], ""), @r#"
+    cat > model.json <<'END'
+    {
+      "attention_dropout": 0.1,
+      "hidden_act": "silu",
+      "hidden_size": 512,
+      "intermediate_size": 1344,
+      "max_position_embeddings": 2048,
+      "model_type": "mixtral",
+      "num_attention_heads": 4,
+      "num_experts_per_tok": 2,
+      "num_hidden_layers": 4,
+      "num_key_value_heads": 4,
+      "num_local_experts": 8,
+      "tie_word_embeddings": true,
+      "vocab_size": 1000
+    }
+    END
+    peakledger plan model.json
+      --stack megatron
+      --micro-batch-size 1
+      --precision bf16
+      --master-weights fp32
+      --grad-dtype fp32
+      --optimizer adamw
+      --clip-grad-norm
+      --tp 1
+    not read: args.txt:1 moe-made-up
+    unplanned: args.txt:1 make-vocab-size-divisible-by: rows of the embedding that are padded to another multiple: planned to one of 128 of each rank
+    unplanned: args.txt:1 moe-enable-deepep: DeepEP's buffers: tokens are planned as sent by all-to-all
+    unplanned: args.txt:1 moe-layer-recompute: layers of experts that are computed again: planned as kept
+    unplanned: args.txt:1 transformer-impl: other modules than Transformer Engine's, which are planned
+    "#);
+}
+
+/// A word of a comment or of a value makes no script of a config; Megatron's own names in Python are told.
+#[test]
+fn configs_that_are_no_scripts() {
+    let kind =
+        |name: &str, text: &str| read(Source::from_text(name, text), None, false).map(|(kind, _)| kind);
+    let axolotl =
+        "base_model: gpt2\nmicro_batch_size: 1\nhub_model_id: >\n  run with --foo bar\nargs:\n  - --trust\n";
+    assert_eq!(kind("run.yaml", axolotl).unwrap(), Kind::Axolotl);
+    let titan = "[job]\n[training]\nseq_len = 8192 # or --training.seq_len\n";
+    assert_eq!(kind("run.toml", titan).unwrap(), Kind::Torchtitan);
+    let python = "language_model:\n  num_layers: 24\nmodel_parallel:\n  tensor_model_parallel_size: 1\nmicro_batch_size: 2\n";
+    insta::assert_snapshot!(kind("meg.yaml", python).unwrap_err().to_string(), @"
+    meg.yaml:4:31 (/model_parallel/tensor_model_parallel_size): Megatron's options, but not as its command line has them
+      help: write them as arguments: `--tensor-model-parallel-size 4 …`
+    ");
+}

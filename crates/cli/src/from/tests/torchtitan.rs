@@ -221,3 +221,41 @@ fn without_fsdp() {
     unplanned: own.toml:5 parallelism.data_parallel_replicate_degree: DDP's buckets of 100 MiB: planned with its own of 25 MiB
     ");
 }
+
+/// Before 0.1 the degrees stood beside the training's own keys and among the experiments.
+#[test]
+fn keys_of_older_versions() {
+    let text = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nbatch_size = 8\nseq_len = 8192\n\
+                data_parallel_shard_degree = -1\ntensor_parallel_degree = 2\n[experimental]\npipeline_parallel_degree = 4\n\
+                enable_async_tensor_parallel = false\ncustom_import = \"\"\n[float8]\nenable_float8_linear = true\n\
+                [activation_checkpoint]\nmode = \"full\"\n";
+    insta::assert_snapshot!(becomes(&[("old.toml", text)], "--gpus 16"), @"
+    peakledger plan llama-3.1-8b
+      --precision bf16-mixed
+      --seq-len 8192
+      --clip-grad-norm
+      --optimizer adamw
+      --optimizer-impl fused
+      --recompute full
+      --fsdp shard_grad_op
+      --tp 2
+      --pp 4
+      --sp
+      --loss-parallel
+      --micro-batch-size 2
+      --gradient-accumulation-steps 4
+      --gpus 16
+    unplanned: old.toml:1 model: torchtitan's own modules: those of transformers are planned
+    unplanned: old.toml:10 experimental.pipeline_parallel_degree: fewer layers on the first and the last stage: planned even, and `--decoder-first-pipeline-num-layers` says how many the first has
+    unplanned: old.toml:14 float8.enable_float8_linear: linear modules in float8: `nn.Linear` is planned
+    ");
+}
+
+/// Gradients are reduced in float32, whatever type weights have.
+#[test]
+fn gradients_are_reduced_in_fp32() {
+    let text = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nlocal_batch_size = 1\ndtype = \"bfloat16\"\n";
+    let said = becomes(&[("half.toml", text)], "--gpus 4");
+    assert!(said.contains("--precision bf16\n") && said.contains("--reduce-dtype fp32\n"), "{said}");
+    assert!(!becomes(&[("half.toml", text)], "--gpus 4 --fsdp none").contains("--reduce-dtype"));
+}
