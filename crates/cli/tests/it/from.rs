@@ -167,7 +167,7 @@ fn what_cannot_be_is_said_of_the_file() {
     ");
     insta::assert_snapshot!(say("x.json", "{\"optim\": \"sgd\"}", "gpt2 --from-kind yaml"), @r"
     error: `--from-kind`: `yaml` is none of its values
-      help: choose one of `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`
+      help: choose one of `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`, `peft`
     ");
     insta::assert_snapshot!(say("x.json", "{\"optim\": \"sgd\"}", "gpt2 --from nowhere.yaml"), @r"
     error: nowhere.yaml: no such file
