@@ -125,7 +125,7 @@ impl Snapshot {
         match self.lost {
             None => self.notes.say(RECORD),
             Some(_) => {
-                self.notes.say("no events are left: only the final state is known, as far as it was read")
+                self.notes.say("no events are left: only the final state is known, as far as it was read");
             }
         }
     }
