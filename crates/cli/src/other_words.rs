@@ -133,7 +133,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ),
     // many GPUs
     (
-        "num-gpus n-gpus n-gpu ngpu ngpus nproc nproc-per-node num-processes world-size num-machines nnodes \
+        "num-gpus n-gpus n-gpu ngpu ngpus nproc nproc-per-node num-processes world-size num-machines nnodes nodes \
          num-nodes",
         "--gpus N",
         "all of them; those of a node are `--gpus-per-node`",
@@ -268,6 +268,32 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("--format", "htm page", "--format html"),
 ];
 
+/// What is looked for in lists: the words, and the list that has it.
+const LISTS: &[(&str, &str)] = &[
+    ("cards card devices device hardware", "peakledger list gpus"),
+    ("architectures", "peakledger list families"),
+];
+
+/// Commands that people look for: the words, and what answers.
+const VERBS: &[(&str, &str)] = &[
+    (
+        "explain why",
+        "`peakledger plan MODEL --explain NAME` says how a figure came about, `peakledger read --oom-message LOG` why memory ran out",
+    ),
+    (
+        "estimate predict simulate calculate run train model memory",
+        "`peakledger plan MODEL` says what a step holds",
+    ),
+    ("oom", "`peakledger read --oom-message LOG` says what an out-of-memory message means"),
+    (
+        "search tune optimize recommend suggest",
+        "`peakledger fit MODEL --gpu CARD` says what fits, with `--search` of every combination",
+    ),
+    ("snapshot measure trace profile analyze", "`peakledger read FILE` says what a run did hold"),
+    ("models gpus cards families devices", "`peakledger list` knows `models`, `gpus` and `families`"),
+    ("web ui gui", "`peakledger serve` opens a page of this machine"),
+];
+
 /// Options of a type, which go by their names in torch.
 const DTYPES: &str = "--weights-dtype --grad-dtype --master-weights --reduce-dtype --reference-dtype";
 
@@ -293,12 +319,21 @@ pub(crate) fn option(word: &str, has: impl Fn(&str) -> bool) -> Option<String> {
     known(NOT_PLANNED).then(|| "leave it out: what it does to memory is not planned yet".to_owned())
 }
 
+/// What answers where a command is asked for that there is not.
+pub(crate) fn verb(word: &str) -> Option<&'static str> {
+    let word = plain(word);
+    VERBS.iter().find(|(theirs, _)| is_among(&word, theirs)).map(|(_, ours)| *ours)
+}
+
 /// What to write in place of a value of other tools.
 pub(crate) fn value(option: &str, word: &str) -> Option<String> {
     let word = plain(word);
     let of_table = VALUES.iter().find(|(of, theirs, _)| *of == option && is_among(&word, theirs));
     if let Some((.., ours)) = of_table {
         return Some(written(ours, ""));
+    }
+    if option == "WHAT" {
+        return LISTS.iter().find(|(theirs, _)| is_among(&word, theirs)).map(|(_, ours)| written(ours, ""));
     }
     if is_among(option, DTYPES) {
         let ours = match word.trim_start_matches("torch.") {
@@ -375,6 +410,21 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_people_look_for_are_none_of_ours() {
+        let command = Cli::command();
+        for (theirs, ours) in VERBS {
+            assert!(theirs.split(' ').all(|word| command.find_subcommand(word).is_none()), "{theirs}");
+            let told = ours.split('`').filter_map(|part| part.strip_prefix("peakledger "));
+            let verbs: Vec<&str> = told.filter_map(|told| told.split(' ').next()).collect();
+            assert!(
+                !verbs.is_empty() && verbs.iter().all(|verb| command.find_subcommand(verb).is_some()),
+                "{ours}"
+            );
+        }
+        assert_eq!(verb("Explain").map(|ours| ours.contains("plan MODEL --explain NAME")), Some(true));
+    }
+
+    #[test]
     fn no_word_is_twice_or_our_own() {
         let command = Cli::command();
         let plan = command.find_subcommand("plan").unwrap();
@@ -401,5 +451,7 @@ mod tests {
             Some("write `--optimizer adamw --optimizer-impl fused`")
         );
         assert_eq!(value("--attention", "flex"), None);
+        assert_eq!(value("WHAT", "Cards").as_deref(), Some("write `peakledger list gpus`"));
+        assert!(option("--nodes", |name| name == "gpus").is_some_and(|mend| mend.contains("`--gpus N`")));
     }
 }

@@ -153,7 +153,10 @@ pub(crate) fn saved<'a>(
 pub(crate) fn write_ledger(file: &LedgerFile, out: &mut dyn Write) -> io::Result<()> {
     let ops = file.peak_ops.iter().map(Option::as_deref);
     let note = file.note.as_deref().unwrap_or_default();
-    let document = Document::from_ledger(&file.ledger).with_note(note).with_peak_ops(ops);
+    let document = Document::from_ledger(&file.ledger)
+        .with_note(note)
+        .with_incomplete(file.incomplete.as_deref())
+        .with_peak_ops(ops);
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
 }

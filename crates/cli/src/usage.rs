@@ -85,7 +85,10 @@ pub(crate) fn explained(error: &clap::Error, command: &Command, asker: Asker<'_>
             let word = text(ContextKind::InvalidSubcommand);
             let verbs: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
             let problem = Problem::in_option(clipped(word), "not a command of `peakledger`");
-            problem.mend(choice(word, &verbs))
+            problem.mend(match other_words::verb(word) {
+                Some(ours) => format!("{ours}; the commands are {}", listed(&verbs)),
+                None => choice(word, &verbs),
+            })
         }
         ErrorKind::InvalidValue => {
             let known = texts(ContextKind::ValidValue);

@@ -175,7 +175,10 @@ fn recognised(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         [b'P', b'K', 3 | 5, 4 | 6, ..] => {
             ("a zip archive, not JSON", "unpack it first; a `.pt` or `.pth` file is a zip archive of tensors")
         }
-        [0x80, 2..=5, ..] => ("a Python pickle, not JSON", "give the JSON file; a pickle is not opened here"),
+        [0x80, 2..=5, ..] => (
+            "a Python pickle, not JSON",
+            "give the JSON file; a memory snapshot, which is a pickle, goes to `peakledger read FILE`",
+        ),
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => ("UTF-16 text, not UTF-8", "save the file as UTF-8"),
         _ => {
             let text = bytes.trim_ascii_start();

@@ -53,7 +53,7 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
         return refused("a git-lfs pointer, not the file itself", "fetch the file: `git lfs pull`");
     }
     match text {
-        [b'{' | b'[', ..] => Ok(Content::Json),
+        text if matches!(text, [b'{' | b'[', ..]) && !is_line_of_a_log(text) => Ok(Content::Json),
         // before what only looks like a pickle of protocol 0: the beginning of a line of a log
         text if has_oom_message(text) => refused(
             "a text with an out-of-memory message in it",
@@ -68,6 +68,30 @@ pub fn content(file: &Binary) -> Result<Content, Problem> {
             &format!("{DUMP}; if it is a log of a run that ran out of memory, add `--oom-message`"),
         ),
         _ => refused("neither a pickle nor JSON", DUMP),
+    }
+}
+
+/// Whether what begins like JSON is a line of a log: a dict that Python printed, with more lines after it, or a time, a rank or
+/// a name in brackets.
+fn is_line_of_a_log(text: &[u8]) -> bool {
+    let (line, rest) =
+        text.iter().position(|byte| *byte == b'\n').map_or((text, &[][..]), |at| text.split_at(at));
+    match line {
+        [b'{', inner @ ..] => {
+            let is_printed =
+                inner.trim_ascii_start().starts_with(b"'") && line.trim_ascii_end().ends_with(b"}");
+            is_printed && !rest.trim_ascii().is_empty()
+        }
+        [b'[', inner @ ..] => {
+            let word = inner.trim_ascii_start();
+            let end = word.iter().position(|byte| matches!(byte, b',' | b']') || byte.is_ascii_whitespace());
+            let word = String::from_utf8_lossy(word.get(..end.unwrap_or(word.len())).unwrap_or_default());
+            !word.is_empty()
+                && !word.starts_with(['{', '[', '"', '\''])
+                && !matches!(&*word, "true" | "false" | "null")
+                && word.parse::<f64>().is_err()
+        }
+        _ => false,
     }
 }
 
@@ -121,6 +145,9 @@ mod tests {
         assert_eq!(of(b"\x80\x04}."), Ok(Content::Pickle));
         assert_eq!(of(b" {\"traceEvents\": []}"), Ok(Content::Json));
         assert_eq!(of(b"[[1, 2], [[0]]]"), Ok(Content::Timeline));
+        for json in ["[]", "[1, 2]", "[-1e5,\n2]", "[null]", "{'a': 1}", "[{'a': 1}]", "["] {
+            assert_eq!(of(json.as_bytes()), Ok(Content::Json), "{json}");
+        }
         assert_eq!(of(b"<html><img src='data:image/png;base64,iVBO'>"), Ok(Content::Timeline));
         let mut tar = vec![0; 512];
         tar[..6].copy_from_slice(b"a.pkl\0");
@@ -145,6 +172,15 @@ mod tests {
             (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
             (b"\x00\x01", "neither a pickle nor JSON"),
             (b"step 1\nstep 2", "a text, neither a pickle nor JSON"),
+            (
+                b"{'loss': 1.5}\n{'loss': 1.4}\n",
+                "a text, neither a pickle nor JSON\n  help: write a snapshot with",
+            ),
+            (b"[2026-11-30 12:00:01] step 1\n[2026-11-30 12:00:02] step 2", "add `--oom-message`"),
+            (
+                b"{'loss': 1.5}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+                "`peakledger read --oom-message FILE` explains it",
+            ),
             (
                 b"Nov 30 [rank0]: torch.OutOfMemoryError: CUDA out of memory.",
                 "`peakledger read --oom-message FILE` explains it",

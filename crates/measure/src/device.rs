@@ -103,7 +103,7 @@ impl DeviceMeasurement {
             end,
             exact_blocks,
             notes,
-            complete: snapshot.whole && events > 0,
+            complete: snapshot.lost.is_none() && events > 0,
             history,
         };
         measured.judge();
@@ -125,23 +125,52 @@ impl DeviceMeasurement {
         self.history.agreement.senseless.saturating_mul(100) > u64::from(self.events())
     }
 
+    /// How many events that are.
+    pub(crate) fn senseless(&self) -> String {
+        let senseless = self.history.agreement.senseless;
+        format!("{senseless} of {} events make no sense after those before them", self.events())
+    }
+
+    /// What it means that the last events are lost, if they are.
+    pub(crate) fn cut_short(&self) -> Option<String> {
+        let (device, agreement) = (self.history.device, self.history.agreement);
+        if !agreement.cut {
+            return None;
+        }
+        let least = format!(
+            "device {device}: the events after the {} that are left are lost, so it held at least this much",
+            self.events()
+        );
+        let bytes = peakledger_core::Bytes::new(agreement.left_out_requested);
+        Some(match agreement.left_out {
+            0 => least,
+            1 => format!(
+                "{least}; 1 block of {bytes} that is there at the end and that none of these handed out is not counted: it came later, or was there before them"
+            ),
+            blocks => format!(
+                "{least}; {bytes} in {blocks} blocks that are there at the end and that none of these handed out are not counted: they came later, or were there before them"
+            ),
+        })
+    }
+
     /// Says aloud what is not as it should be.
     fn judge(&mut self) {
         let device = self.history.device;
         let agreement = self.history.agreement;
         let on = |text: String| format!("device {device}: {text}");
         let mut faults = Vec::new();
-        if self.events() > 0 && self.end_difference() != 0 {
+        let leads_to_the_end = self.events() > 0 && !agreement.cut;
+        if leads_to_the_end && self.end_difference() != 0 {
             let cause = "requested bytes at the end by the events and by the segments differ";
             faults.push(format!("{cause} by {}", self.end_difference()));
         }
-        if agreement.missing > 0 {
+        if leads_to_the_end && agreement.missing > 0 {
             faults.push(format!(
                 "{} blocks that the events leave in use are not there at the end",
                 agreement.missing
             ));
         }
-        if agreement.mismatched > 0 {
+        if leads_to_the_end && agreement.mismatched > 0 {
             faults.push(format!("{} blocks are not of the size that was asked for", agreement.mismatched));
         }
         if agreement.reserved_negative {

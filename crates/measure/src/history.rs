@@ -5,9 +5,10 @@
 //! that no event handed out is one from before, live throughout. Both together are the opening balance; without it the
 //! weights of a model would be missing from every peak.
 
+use crate::cut::Seen;
 use crate::mapped::{Mapped, Run};
 use crate::notes::Notes;
-use crate::snapshot::{Action, BlockState, Event, PoolId, Snapshot, StackId, StreamId};
+use crate::snapshot::{Action, BlockState, Event, PoolId, Segment, Snapshot, StackId, StreamId};
 use hashbrown::HashMap;
 use peakledger_input::Problem;
 use std::ops::Range;
@@ -95,6 +96,12 @@ pub struct Agreement {
     pub reserved_negative: bool,
     /// Events that make no sense after those before them.
     pub senseless: u64,
+    /// Whether the last events are lost, so that they lead to a state before that at the end.
+    pub cut: bool,
+    /// Where they are, blocks at the end that no event handed out and that need not have been there before.
+    pub left_out: u64,
+    /// Their requested bytes.
+    pub left_out_requested: u64,
 }
 
 /// A block that was handed out and not freed.
@@ -164,20 +171,29 @@ impl History {
         for (number, event) in (0u32..).zip(snapshot.events.between(events.clone())) {
             walk.follow(number, &event);
         }
-        let (mut blocks, agreement) = walk.meet_the_end(snapshot, device);
+        let seen = Seen::of(snapshot, device);
+        let (mut blocks, agreement) = walk.meet_the_end(snapshot, device, seen.as_ref());
         blocks.sort_by_key(|block| block.address);
         let sum = |blocks: &mut dyn Iterator<Item = &OpeningBlock>| -> i128 {
             blocks.map(|block| i128::from(block.requested)).sum()
         };
         let in_use = sum(&mut blocks.iter().filter(|block| !block.pending));
         let active = sum(&mut blocks.iter());
-        let reserved_end: i128 = snapshot.segments_of(device).map(|s| i128::from(s.size)).sum();
-        let reserved_start = reserved_end - walk.reserved.now;
-        let mut mapped = Mapped::at_the_end(snapshot, device);
+        let mut mapped = Mapped::of_segments(snapshot.segments_of(device).filter(|segment| match &seen {
+            None => true,
+            Some(seen) => seen.knows(segment) || has_any(segment, &blocks),
+        }));
         for number in events.clone().rev() {
             let Some(event) = snapshot.events.get(number) else { continue };
             mapped.undo(&event, snapshot.events.pool(number).unwrap_or(PoolId(0)));
         }
+        let reserved_start = match seen {
+            None => {
+                let at_the_end: i128 = snapshot.segments_of(device).map(|s| i128::from(s.size)).sum();
+                at_the_end - walk.reserved.now
+            }
+            Some(_) => mapped.runs().map(|run| i128::from(run.bytes())).sum(),
+        };
         Ok(History {
             device,
             events,
@@ -290,8 +306,14 @@ impl Walk {
     }
 
     /// What is in use at the end beside what the events left open.
-    fn meet_the_end(&mut self, snapshot: &Snapshot, device: u32) -> (Vec<OpeningBlock>, Agreement) {
-        let mut agreement = Agreement { senseless: self.senseless, ..Agreement::default() };
+    fn meet_the_end(
+        &mut self,
+        snapshot: &Snapshot,
+        device: u32,
+        seen: Option<&Seen>,
+    ) -> (Vec<OpeningBlock>, Agreement) {
+        let mut agreement =
+            Agreement { senseless: self.senseless, cut: seen.is_some(), ..Agreement::default() };
         let mut blocks = std::mem::take(&mut self.freed);
         for block in &blocks {
             agreement.freed += 1;
@@ -302,6 +324,11 @@ impl Walk {
                 match self.open.remove(&block.address) {
                     Some(open) if open.requested == block.requested => agreement.matched += 1,
                     Some(_) => agreement.mismatched += 1,
+                    None if seen.is_some_and(|seen| !seen.was_before(block)) => {
+                        agreement.left_out += 1;
+                        agreement.left_out_requested =
+                            agreement.left_out_requested.saturating_add(block.requested);
+                    }
                     None => {
                         agreement.survivors += 1;
                         agreement.survivors_requested =
@@ -322,6 +349,13 @@ impl Walk {
         agreement.missing = u64::try_from(missing).unwrap_or(u64::MAX);
         (blocks, agreement)
     }
+}
+
+/// Whether one of these blocks, in order of their addresses, lies in a segment.
+fn has_any(segment: &Segment, blocks: &[OpeningBlock]) -> bool {
+    let first = blocks.partition_point(|block| block.address < segment.address);
+    let end = segment.address.saturating_add(segment.size);
+    blocks.get(first).is_some_and(|block| block.address < end)
 }
 
 fn at(event: u32) -> String {

@@ -40,6 +40,7 @@
 
 mod category;
 mod content;
+mod cut;
 mod device;
 mod elements;
 mod end;

@@ -1,6 +1,6 @@
 //! Which addresses belong to the allocator: the segments, as they come and go.
 
-use crate::snapshot::{Action, Event, PoolId, Segment, Snapshot, StreamId};
+use crate::snapshot::{Action, Event, PoolId, Segment, StreamId};
 use peakledger_core::block::Pool;
 use std::collections::BTreeMap;
 
@@ -42,10 +42,10 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// What a device held at the end.
-    pub(crate) fn at_the_end(snapshot: &Snapshot, device: u32) -> Mapped {
+    /// These segments, as a device held them at the end.
+    pub(crate) fn of_segments<'a>(segments: impl Iterator<Item = &'a Segment>) -> Mapped {
         let mut mapped = Mapped::default();
-        for segment in snapshot.segments_of(device) {
+        for segment in segments {
             let Segment { address, size, stream, kind, pool, expandable, .. } = *segment;
             let end = address.saturating_add(size);
             mapped.add(Run { start: address, end, stream, pool, kind, expandable });

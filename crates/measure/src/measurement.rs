@@ -60,9 +60,7 @@ impl Measurement {
         if let Some(device) = devices.iter().find(|device| device.is_senseless())
             && !scope.salvage
         {
-            let (senseless, events) = (device.history.agreement.senseless, device.events());
-            let cause = format!("{senseless} of {events} events make no sense after those before them");
-            return Err(Problem::in_file(name, cause).mend(
+            return Err(Problem::in_file(name, device.senseless()).mend(
                 "record it again, or answer all the same: `peakledger read --salvage` (the result is marked incomplete)",
             ));
         }
@@ -71,9 +69,16 @@ impl Measurement {
         Ok(Measurement { devices, largest })
     }
 
-    /// Whether so much is wrong that this is an answer from a part.
-    pub fn is_part(&self, snapshot: &Snapshot) -> bool {
-        !snapshot.whole || self.devices.iter().any(DeviceMeasurement::is_senseless)
+    /// Why this is an answer from a part, if so much is lost or wrong.
+    pub fn incomplete(&self, snapshot: &Snapshot) -> Option<String> {
+        let cut = self.devices.iter().filter_map(DeviceMeasurement::cut_short);
+        let senseless = self.devices.iter().filter(|device| device.is_senseless());
+        let senseless = senseless.map(|device| {
+            let number = device.history.device;
+            format!("device {number}: {}", device.senseless())
+        });
+        let parts: Vec<String> = snapshot.lost.iter().cloned().chain(cut).chain(senseless).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     /// The device with the largest peak of allocated bytes.
@@ -81,7 +86,7 @@ impl Measurement {
         self.devices.get(self.largest)
     }
 
-    /// Everything that is to be said, of the file and of each device.
+    /// Everything else that is to be said, of the file and of each device.
     pub fn notes(&self, snapshot: &Snapshot) -> Vec<String> {
         let devices = self.devices.iter().flat_map(|device| device.notes.sentences());
         snapshot.notes.sentences().into_iter().chain(devices).collect()

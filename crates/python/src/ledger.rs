@@ -81,7 +81,8 @@ impl Ledger {
         let loaded = Arc::clone(&self.loaded);
         let text = away(py, move || {
             let file = &loaded.file;
-            let mut document = Document::from_ledger(&file.ledger);
+            let mut document =
+                Document::from_ledger(&file.ledger).with_incomplete(file.incomplete.as_deref());
             if let Some(note) = &file.note {
                 document = document.with_note(note.to_string());
             }

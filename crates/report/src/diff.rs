@@ -1,11 +1,12 @@
 //! The report of `diff`: what grew from one ledger or measurement to another, by who asked for it; and within the second,
 //! what grows from step to step, as a leak does.
 
-use crate::figures::{and_more, mib_of_difference, plus, signed, unnumbered};
+use crate::figures::{INCOMPLETE, and_more, mib_of_difference, plus, signed, unnumbered};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
 use anstyle::Style;
+use peakledger_core::document::LedgerFile;
 use peakledger_core::{Bytes, Device, Ledger, Moment, Phase};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ use std::io;
 #[derive(Clone, Debug)]
 pub struct DiffReport<'a> {
     sides: [(&'a str, &'a Ledger); 2],
+    /// Why each is only a part, where it is.
+    incomplete: [Option<&'a str>; 2],
     groups: Vec<Group<'a>>,
     leaks: Vec<Leak<'a>>,
 }
@@ -40,8 +43,9 @@ const FEWEST_STEPS: usize = 3;
 
 impl<'a> DiffReport<'a> {
     /// What grew from `before` to `after`.
-    pub fn of(before: (&'a str, &'a Ledger), after: (&'a str, &'a Ledger)) -> DiffReport<'a> {
-        let sides = [before, after];
+    pub fn of(before: (&'a str, &'a LedgerFile), after: (&'a str, &'a LedgerFile)) -> DiffReport<'a> {
+        let incomplete = [before, after].map(|(_, file)| file.incomplete.as_deref());
+        let sides = [before, after].map(|(name, file)| (name, &file.ledger));
         let mut groups: BTreeMap<&str, Group<'a>> = BTreeMap::new();
         for (side, (_, ledger)) in sides.iter().enumerate() {
             let peak = held(ledger, ledger.peak().moment);
@@ -61,7 +65,13 @@ impl<'a> DiffReport<'a> {
         groups.retain(|group| growth(group.at_peak) != 0 || growth(group.at_end) != 0);
         // the largest change first
         groups.sort_by_key(|group| (-growth(group.at_peak).abs(), -growth(group.at_end).abs(), group.name));
-        DiffReport { sides, groups, leaks: leaks(after.1) }
+        DiffReport { sides, incomplete, groups, leaks: leaks(&after.1.ledger) }
+    }
+
+    /// The sides that are only a part, each with the reason.
+    fn parts(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let sides = self.sides.into_iter().zip(self.incomplete);
+        sides.filter_map(|((name, _), why)| Some((name, why?)))
     }
 
     fn peaks(&self) -> [Bytes; 2] {
@@ -144,6 +154,10 @@ impl Report for DiffReport<'_> {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let [before, after] = self.sides.map(|(name, _)| look.name(name));
         prose(out, look, look.bold(), &self.heading())?;
+        for (name, why) in self.parts() {
+            let text = format!("{}: {}", look.name(name), look.name(why));
+            entry(out, look, look.verdict(false), INCOMPLETE, &text)?;
+        }
         prose(out, look, look.faint(), &format!("from {before} to {after}; {}", self.end_line()))?;
         writeln!(out)?;
         if self.groups.is_empty() {
@@ -205,6 +219,9 @@ impl Report for DiffReport<'_> {
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         writeln!(out, "**{}**; {}\n", markdown::escaped(&self.heading()), self.end_line())?;
+        for (name, why) in self.parts() {
+            writeln!(out, "{INCOMPLETE}{}: {}\n", markdown::escaped(name), markdown::escaped(why))?;
+        }
         let shown = look.shown(self.groups.len());
         let row = |group: &Group<'_>| {
             vec![markdown::escaped(group.name), plus(growth(group.at_peak)), plus(growth(group.at_end))]
@@ -235,6 +252,7 @@ struct SideJson<'a> {
     peak_phase: String,
     peak_bytes: u64,
     end_bytes: u64,
+    incomplete: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -258,13 +276,15 @@ impl<'a> DiffJson<'a> {
     fn of(report: &'a DiffReport<'a>) -> DiffJson<'a> {
         let [peak_growth, end_growth] =
             [report.peaks(), report.ends()].map(|[before, after]| after.minus(before));
-        let side = |(name, ledger): (&'a str, &'a Ledger), end: Bytes| SideJson {
+        let side = |(name, ledger): (&'a str, &'a Ledger), end: Bytes, incomplete| SideJson {
             name,
             peak_phase: ledger.peak().slot.id(),
             peak_bytes: ledger.peak().bytes.get(),
             end_bytes: end.get(),
+            incomplete,
         };
         let ([before, after], [before_end, after_end]) = (report.sides, report.ends());
+        let [of_before, of_after] = report.incomplete;
         let group = |group: &Group<'a>| {
             let ([peak_before, peak_after], [end_before, end_after]) = (group.at_peak, group.at_end);
             GroupJson {
@@ -279,8 +299,8 @@ impl<'a> DiffJson<'a> {
         };
         let leak = |leak: &'a Leak<'a>| LeakJson { name: leak.name, after_steps_bytes: &leak.after_steps };
         DiffJson {
-            before: side(before, before_end),
-            after: side(after, after_end),
+            before: side(before, before_end, of_before),
+            after: side(after, after_end, of_after),
             peak_growth_bytes: peak_growth,
             peak_growth_mb: mib_of_difference(peak_growth),
             end_growth_bytes: end_growth,

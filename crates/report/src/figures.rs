@@ -4,6 +4,9 @@ use peakledger_core::Bytes;
 use peakledger_plan::Picoseconds;
 use std::fmt;
 
+/// What stands before the reason why a measurement is only a part.
+pub(crate) const INCOMPLETE: &str = "incomplete: ";
+
 /// A part of a whole in percent with one digit, rounded half up in integers: `36.4 %`.
 pub(crate) fn percent(part: Bytes, whole: Bytes) -> String {
     let (part, whole) = (u128::from(part.get()), u128::from(whole.get()));

@@ -1,6 +1,6 @@
 //! The report of `show`: the phases with their totals, the peak, and who forms it.
 
-use crate::figures::{and_more, count, percent, share};
+use crate::figures::{INCOMPLETE, and_more, count, percent, share};
 use crate::html::Page;
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
@@ -119,6 +119,9 @@ impl Report for ShowReport<'_> {
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         let peak = self.ledger().peak();
         writeln!(out, "**Peak {} in {}**\n", peak.bytes, markdown::escaped(&peak.slot.id()))?;
+        if let Some(why) = &self.file.incomplete {
+            writeln!(out, "{INCOMPLETE}{}\n", markdown::escaped(why))?;
+        }
         if let Some(note) = &self.file.note {
             writeln!(out, "{}\n", markdown::escaped(note))?;
         }
@@ -163,6 +166,9 @@ impl ShowReport<'_> {
         prose(out, look, look.bold(), &format!("peak {} in {phase}", peak.bytes))?;
         if let Some(op) = self.file.peak_op() {
             prose(out, look, Style::new(), &format!("at {}", look.name(op)))?;
+        }
+        if let Some(why) = &self.file.incomplete {
+            entry(out, look, look.verdict(false), INCOMPLETE, &look.name(why))?;
         }
         if self.cpu_peak() > Bytes::ZERO {
             let line = format!("beside it, up to {} on the cpu", self.cpu_peak());
@@ -268,6 +274,7 @@ impl Serialize for ShowJson<'_> {
         map.serialize_entry("peak", &PeakJson::of(report.ledger(), report.file.peak_op()))?;
         map.serialize_entry("host_peak_bytes", &report.cpu_peak().get())?;
         map.serialize_entry("note", &report.file.note)?;
+        map.serialize_entry("incomplete", &report.file.incomplete)?;
         map.end()
     }
 }

@@ -15,6 +15,7 @@ mod llama_factory;
 mod megatron;
 mod open;
 pub(crate) mod optimizer;
+mod peft;
 mod post_training;
 mod reading;
 mod resolved;
@@ -40,7 +41,7 @@ use std::path::Path;
 #[derive(Args)]
 pub(crate) struct FromArgs {
     /// Take the options of a training config: DeepSpeed, TrainingArguments, accelerate, Axolotl, LLaMA-Factory, torchtitan,
-    /// Megatron. May be repeated: later files win, and the command line wins over all
+    /// Megatron, peft's adapters. May be repeated: later files win, and the command line wins over all
     #[arg(long = "from", value_name = "FILE", value_parser = input())]
     files: Vec<Input>,
     /// Whose config it is, whatever its keys tell; of several files, of those whose keys do not tell
@@ -61,11 +62,13 @@ enum Kind {
     LlamaFactory,
     Torchtitan,
     Megatron,
+    Peft,
 }
 
 impl Kind {
     /// Those with the most telling keys first: others' keys are in them too.
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 8] = [
+        Kind::Peft,
         Kind::Megatron,
         Kind::Torchtitan,
         Kind::LlamaFactory,
@@ -85,6 +88,7 @@ impl Kind {
             Kind::LlamaFactory => "LLaMA-Factory",
             Kind::Torchtitan => "torchtitan",
             Kind::Megatron => "Megatron",
+            Kind::Peft => "peft",
         }
     }
 
@@ -98,6 +102,7 @@ impl Kind {
             Kind::LlamaFactory => llama_factory::SIGNS,
             Kind::Torchtitan => torchtitan::SIGNS,
             Kind::Megatron => megatron::SIGNS,
+            Kind::Peft => peft::SIGNS,
         }
     }
 
@@ -111,6 +116,7 @@ impl Kind {
             Kind::LlamaFactory => llama_factory::read(&mut reading)?,
             Kind::Torchtitan => torchtitan::read(&mut reading)?,
             Kind::Megatron => megatron::read(&mut reading)?,
+            Kind::Peft => peft::read(&mut reading)?,
         }
         Ok(reading.finish())
     }

@@ -88,9 +88,17 @@ impl Combined {
         let sharded = self.settings.iter().find(|setting| {
             setting.option == "--fsdp" || (setting.option == "--zero" && setting.value != "0")
         });
-        let setting = sharded.filter(|_| !counted)?;
-        let cause = format!("`{}`, over how many GPUs is not said", setting.written());
-        Some(Open { origin: setting.origin.clone(), cause, option: "--gpus" })
+        // a file that is not there says so too, and its stage is answered by whoever runs this
+        let left = self.asks.iter().find(|ask| ask.option == "--zero");
+        let left = left.filter(|_| self.value("--zero", said) != Some("0"));
+        let (what, origin) = match (sharded, left) {
+            _ if counted => return None,
+            (Some(setting), _) => (setting.written(), &setting.origin),
+            (None, Some(ask)) => ("--zero".to_owned(), &ask.origin),
+            (None, None) => return None,
+        };
+        let cause = format!("`{what}`, over how many GPUs is not said");
+        Some(Open { origin: origin.clone(), cause, option: "--gpus" })
     }
 }
 

@@ -89,17 +89,29 @@ fn model(reading: &mut Reading<'_>) -> Result<(), Problem> {
     });
     let (name, flavor) = (reading.text("model/name")?, reading.text("model/flavor")?);
     let by_flavor = name.zip(flavor).and_then(|(name, flavor)| {
-        let series = match name {
-            "llama3" => "llama-3.1",
-            "qwen3" => "qwen3",
+        let name = match (name, flavor) {
+            ("llama3", flavor) => format!("llama-3.1-{}", flavor.to_ascii_lowercase()),
+            ("qwen3", flavor) => format!("qwen3-{}", flavor.to_ascii_lowercase()),
+            ("deepseek_v3", "671B") => "deepseek-v3".to_owned(),
             _ => return None,
         };
-        let name = format!("{series}-{}", flavor.to_ascii_lowercase());
         models().iter().find(|model| model.name == name).map(|model| model.name.clone())
     });
     let key = if by_assets.is_some() { "model/hf_assets_path" } else { "model/flavor" };
-    if let Some(name) = by_assets.or(by_flavor) {
-        reading.found.model = Some((ModelAsked::Named(name), reading.origin(key)));
+    match (by_assets.or(by_flavor), name, flavor) {
+        (Some(name), ..) => {
+            reading.found.model = Some((ModelAsked::Named(name), reading.origin(key)));
+        }
+        (None, Some(name), Some(flavor)) => {
+            let cause =
+                format!("the flavor {} of {} is none that is known here", quoted(flavor), quoted(name));
+            reading.ask("MODEL", "model/flavor", &cause);
+        }
+        (None, Some(name), None) => {
+            let cause = format!("{} is no model that is known here, and has no flavor", quoted(name));
+            reading.ask("MODEL", "model/name", &cause);
+        }
+        (None, None, _) => {}
     }
     reading.not_planned_if_set(
         "model/converters",

@@ -39,6 +39,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let named = args.candidates.iter().map(Named::parse).collect::<Result<Vec<_>, _>>()?;
     let output = args.output.request_with_pictures(&inputs(&args.baseline, &named))?.listing(&args.list);
     let (name, baseline) = drawable::open(&args.baseline)?;
+    say_where_incomplete(&name, &baseline);
     write(&name, baseline, &named, &output)
 }
 
@@ -80,6 +81,7 @@ pub(super) fn write(
 
 fn open_candidate(input: &Input) -> Result<LedgerFile, Problem> {
     let (name, mut file) = drawable::open(input)?;
+    say_where_incomplete(&name, &file);
     file.ledger.let_go_of_sums(); // one candidate at a time is looked at
     if !file.candidates.is_empty() {
         let name = peakledger_core::printable(&name);
@@ -87,6 +89,14 @@ fn open_candidate(input: &Input) -> Result<LedgerFile, Problem> {
             writeln!(io::stderr(), "note: {name}: the candidates inside this candidate are left out");
     }
     Ok(file)
+}
+
+/// What comes of the sound part of a damaged file is no whole, and its saving none.
+fn say_where_incomplete(name: &str, file: &LedgerFile) {
+    if let Some(why) = &file.incomplete {
+        let (name, why) = (peakledger_core::printable(name), peakledger_core::printable(why));
+        let _closed = writeln!(io::stderr(), "note: {name} is incomplete: {why}");
+    }
 }
 
 /// Every candidate has a name of its own, and there is one.

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let output = args.output.request(&[&args.before, &args.after])?.listing(&args.list);
     let [(before, old), (after, new)] = [drawable::open(&args.before)?, drawable::open(&args.after)?];
-    output.write(&DiffReport::of((&before, &old.ledger), (&after, &new.ledger)))?;
+    output.write(&DiffReport::of((&before, &old), (&after, &new)))?;
     output.let_go((old, new));
     Ok(Answer::Given)
 }

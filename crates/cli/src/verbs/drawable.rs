@@ -16,6 +16,9 @@ use std::io::Read as _;
 /// Keys that ledgers have and traces do not.
 const LEDGER_KEYS: [&str; 3] = ["\"schema_version\"", "\"start_phase\"", "\"residencies\""];
 
+/// Keys that the reports of `plan` have, and the config of the model that they tell of has not.
+const REPORT_KEYS: [&str; 2] = ["\"first_step\"", "\"steady_step\""];
+
 /// What a file is, by how it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -76,6 +79,9 @@ pub(crate) fn check_measured(file: &Binary) -> Result<(), Problem> {
         Kind::Ledger if LEDGER_KEYS.iter().any(|key| head.contains(key)) => Err(file
             .problem("a ledger, not a measurement")
             .mend("`peakledger show FILE` tells its phases, its peak and who forms it")),
+        Kind::Config | Kind::Ledger if REPORT_KEYS.iter().any(|key| head.contains(key)) => Err(file
+            .problem("a report of `plan`, not a measurement")
+            .mend("it is an answer already; `peakledger plan … --save LEDGER` writes what `show` and `compare` take")),
         Kind::Config => Err(file
             .problem("the config of a model, not a measurement")
             .mend("`peakledger plan FILE` predicts a step of it")),

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Compare with what people usually change of a step too: recompute, LoRA, half the batch twice as often, and the like
     #[arg(long = "candidates", value_enum, value_name = "KIND", help_heading = IN_OPTIONS)]
     usual: Option<UsualArg>,
-    /// Say how a number came about: a contributor as the plan lists it, a category, a module or state, cut short or with `*`
+    /// Say how a number came about: a contributor as the plan lists it, a category, a module, state or op, whole, in part or with `*`
     #[arg(long, value_name = "STATE", conflicts_with_all = ["candidates", "usual", "save"], help_heading = IN_OPTIONS)]
     explain: Option<String>,
     /// The steps to show

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Look for the peaks among these events alone, as in 1000..2000
     #[arg(long, value_name = "A..B", value_parser = range)]
     pub(super) events: Option<Range<u32>>,
-    /// Answer from the sound part of a damaged file; the exit code is then 3
+    /// Answer from the sound part of a damaged file, marked as incomplete; the exit code is then 3
     #[arg(long)]
     pub(super) salvage: bool,
     /// A range of the program that is a phase of the ledger: as in "my pass=backward", with `*` for any text; may be
@@ -95,7 +95,7 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
         at,
         names: &names,
     })?;
-    let answer = if measurement.is_part(&snapshot) { Answer::Part } else { Answer::Given };
+    let answer = if measurement.incomplete(&snapshot).is_some() { Answer::Part } else { Answer::Given };
     output.let_go(snapshot);
     Ok(answer)
 }
@@ -152,7 +152,7 @@ pub(super) fn ledger_of(
         measured.phases_by.as_str()
     );
     let peak_ops = measured.peak_lines.into_iter().map(|line| line.map(Into::into)).collect();
-    Ok(LedgerFile::made(measured.ledger, note, peak_ops))
+    Ok(LedgerFile::made(measured.ledger, note, peak_ops).incomplete(measurement.incomplete(snapshot)))
 }
 
 /// A name and the phase that it is.

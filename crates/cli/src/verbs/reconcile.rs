@@ -41,8 +41,9 @@ pub(crate) fn run(args: Args) -> Result<Answer, Problem> {
     let step = args.measured_step.map(|step| step as usize);
     let (plan_name, plan) = drawable::open_ledger_alone(&args.plan)?;
     let (name, measured, facts) = open(&args.measured, step, total)?;
-    let plan_side = Side { name: &plan_name, ledger: &plan.ledger, note: None };
-    let side = Side { name: &name, ledger: &measured.ledger, note: measured.note.as_deref() };
+    let plan_side = Side { name: &plan_name, ledger: &plan.ledger, note: None, incomplete: None };
+    let (note, incomplete) = (measured.note.as_deref(), measured.incomplete.as_deref());
+    let side = Side { name: &name, ledger: &measured.ledger, note, incomplete };
     let inside = step.filter(|_| facts.step.is_none());
     let report = ReconcileReport::of(plan_side, side, facts, inside, args.tolerance);
     no_such_step(&name, step, report.steps())?;

@@ -124,5 +124,5 @@ pub(super) fn ledger_of(name: &str, trace: &Trace, step: Option<usize>) -> Resul
         of.device,
         trace.steps.len()
     );
-    Ok(LedgerFile::made(ledger, note, Vec::new()))
+    Ok(LedgerFile::made(ledger, note, Vec::new()).incomplete(trace.incomplete()))
 }

@@ -238,7 +238,8 @@ fn show_as_json() {
         ]
       },
       "host_peak_bytes": 0,
-      "note": null
+      "note": null,
+      "incomplete": null
     }
     "#);
 }

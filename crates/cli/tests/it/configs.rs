@@ -167,9 +167,17 @@ fn fields_that_cannot_be() {
         (json!({"is_encoder_decoder": true}), &["(/is_encoder_decoder)", "encoder-decoder", "decoder-only"]),
         (
             json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
-            &["(/quantization_config)", "`gptq`", "remove it"],
+            &["(/quantization_config)", "`gptq`", "remove `quantization_config`"],
         ),
-        (json!({"quantization_config": {"load_in_4bit": true}}), &["(/quantization_config)", "quantized"]),
+        (
+            json!({"quantization_config": {"load_in_4bit": true, "quant_method": "bitsandbytes"}}),
+            &["(/quantization_config)", "bitsandbytes", "`--quantize nf4`"],
+        ),
+        (
+            json!({"quantization_config": {"load_in_4bit": true, "bnb_4bit_use_double_quant": true}}),
+            &["(/quantization_config)", "`--quantize nf4-double`"],
+        ),
+        (json!({"quantization_config": {"load_in_8bit": true}}), &["`--quantize int8`"]),
         (json!({"model_type": "x".repeat(5000)}), &["(/model_type)", "x…` is not known"]),
         (json!({"model_type": "\u{1b}[31mred\u{202e}"}), &["\\u{1b}[31mred\\u{202e}"]),
     ] {

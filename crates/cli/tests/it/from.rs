@@ -120,6 +120,24 @@ fn a_config_that_is_named_by_its_path_is_read() {
     ");
 }
 
+/// The stage alone would be planned on one GPU.
+#[test]
+fn a_config_that_is_not_there_leaves_the_number_of_gpus_open_too() {
+    let axolotl = "base_model: gpt2\nmicro_batch_size: 1\ndeepspeed: configs/zero3.json\n";
+    let bench = Bench::new().file("a.yaml", axolotl);
+    insta::assert_snapshot!(bench.refusal("plan --from a.yaml"), @"
+    error: a.yaml:3:12 (/deepspeed): there is no file `configs/zero3.json`; `--zero`, over how many GPUs is not said
+      help: give that file with `--from FILE` too, or only its stage; say them: add `--zero STAGE` and `--gpus N` to the command line
+    ");
+    insta::assert_snapshot!(bench.refusal("plan --from a.yaml --zero 3"), @"
+    error: a.yaml:3:12 (/deepspeed): `--zero`, over how many GPUs is not said
+      help: say it: add `--gpus N` to the command line
+    ");
+    for answer in ["--zero 3 --gpus 8", "--zero 3 --dp 8", "--zero 0"] {
+        bench.answer(&format!("plan --from a.yaml {answer} --print-options"));
+    }
+}
+
 #[test]
 fn what_cannot_be_is_said_of_the_file() {
     let say = |name: &str, text: &str, words: &str| {
@@ -149,7 +167,7 @@ fn what_cannot_be_is_said_of_the_file() {
     ");
     insta::assert_snapshot!(say("x.json", "{\"optim\": \"sgd\"}", "gpt2 --from-kind yaml"), @r"
     error: `--from-kind`: `yaml` is none of its values
-      help: choose one of `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`
+      help: choose one of `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`, `peft`
     ");
     insta::assert_snapshot!(say("x.json", "{\"optim\": \"sgd\"}", "gpt2 --from nowhere.yaml"), @r"
     error: nowhere.yaml: no such file

@@ -1,7 +1,7 @@
 //! Pages with commands in them, the READMEs' and the guide's: every command of a `console` block is run and its output
 //! compared with what the page shows.
 //!
-//! A line of `…` alone stands for any lines. Commands run in order, in a folder of their own that shows the repository's
+//! A line of `…` alone stands for any lines. Commands run in order, in a folder that shows the repository's
 //! `examples` and `docs`, as a terminal of 80 columns without colours would. With `PEAKLEDGER_WRITE_PAGES=1` what has
 //! changed is written into the page instead, to be looked at and committed; what `…` stands for stays left out.
 
@@ -10,8 +10,6 @@ use std::process::{Command, Stdio};
 
 /// What the commands of pages may look at.
 const SHOWN: [&str; 2] = ["examples", "docs"];
-/// Where they may write pictures.
-const PICTURES: &str = "pictures";
 /// The line that stands for any lines.
 const CUT: &str = "…";
 
@@ -90,7 +88,6 @@ pub(crate) fn folder() -> tempfile::TempDir {
         let target = std::fs::canonicalize(repository().join(name)).unwrap();
         std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
     }
-    std::fs::create_dir(folder.path().join(PICTURES)).unwrap();
     folder
 }
 
@@ -104,13 +101,13 @@ pub(crate) fn fits(shown: &[String], lines: &[&str]) -> bool {
     }
 }
 
-/// Runs the commands of a page and compares, or writes what has changed. Returns how many there are.
-pub(crate) fn every_command_prints_what_is_shown(page: &str) -> usize {
-    let (folder, text) = (folder(), read(page));
+/// Runs the commands of a page in a folder and compares, or writes what has changed. Returns how many there are.
+pub(crate) fn every_command_prints_what_is_shown(page: &str, folder: &Path) -> usize {
+    let text = read(page);
     let examples = examples(&text);
     let mut changed = Vec::new();
     for Example { line, command, shown } in &examples {
-        let (code, out) = run(folder.path(), command);
+        let (code, out) = run(folder, command);
         let lines: Vec<&str> = out.lines().collect();
         let there = format!("{page}:{line}: {command}");
         let refused = lines.iter().any(|line| line.starts_with("error: ")) && code == Some(2);

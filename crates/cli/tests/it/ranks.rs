@@ -292,3 +292,15 @@ fn ten_thousand_ranks_are_told_apart() {
     }
     assert!(plan["rank"].as_u64().unwrap() < 640, "the first stage has most in flight");
 }
+
+/// The verdict is by what is reserved, which need not be most where most is allocated.
+#[test]
+fn a_rank_that_peaks_higher_and_needs_less_of_the_card_is_told_apart() {
+    let options = "--zero 2 --offload optimizer --clip-grad-norm --seq-len 512 --gpus 4 --gpu h100-80gb";
+    let answer = Bench::new().answer(&format!("plan llama-3.2-1b {options}"));
+    let lines: Vec<&str> = answer.lines().skip(2).take(2).collect();
+    assert_snapshot!(lines.join("\n"), @"
+    rank 0: the worst of 4 ranks, for the allocator reserves most there, 10.26 GiB;
+    rank 3 peaks higher, at 5.69 GiB, and reserves 9.21 GiB
+    ");
+}

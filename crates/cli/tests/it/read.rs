@@ -148,3 +148,111 @@ fn the_ledger_that_is_saved_has_the_same_peak() {
     assert!(bench.answer("show own.json").contains("loss"));
     assert!(bench.refusal("read step.pickle --phase forward").contains("names no phase"));
 }
+
+/// The recording of the examples without its last events: the optimizer's states, which are there at the end, came with these.
+fn cut_off() -> Bench {
+    let whole = include_bytes!("../../../../examples/step.pickle");
+    Bench::new().file("cut.pickle", &whole[..3000]).file("step.pickle", whole)
+}
+
+#[test]
+fn a_damaged_file_is_answered_from_its_sound_part() {
+    let bench = cut_off();
+    let ran = bench.run("read cut.pickle --salvage --save part.json");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(3), ""));
+    assert_snapshot!(ran.out, @"
+    peak 496.00 MiB allocated on device 0, after event 11 of 17
+    incomplete: only a part of the file could be read, up to byte 2_997: truncated
+                in the middle of an integer; 17 events before it are sound; device
+                0: the events after the 17 that are left are lost, so it held at
+                least this much; 384.00 MiB in 4 blocks that are there at the end
+                and that none of these handed out are not counted: they came later,
+                or were there before them
+    cut.pickle: 1 device, 17 events
+
+       peak on         requested   allocated      active    reserved  events
+    ▶  device 0       496.00 MiB  496.00 MiB  496.00 MiB  672.00 MiB      17
+         after event          11          11          11          16
+
+    at the requested peak, after event 11 of 17: 496.00 MiB in 6 blocks, by line
+    line                   requested   share  blocks
+    train.py:34:<module>  192.00 MiB  38.7 %       2
+    <preexisting>         192.00 MiB  38.7 %       2
+    model.py:12:forward    64.00 MiB  12.9 %       1
+    model.py:14:forward    48.00 MiB   9.7 %       1
+
+    by category, as far as stacks and the user's words tell it
+    gradient  192.00 MiB  38.7 %  ███████████████▌
+    not told  304.00 MiB  61.3 %  ████████████████████████▌
+
+    reserved at the end: 1.13 GiB in 13 segments
+    requested, in use                                   768.00 MiB  66.7 %  █████▍
+    rounding and tails of blocks in use                      200 B   0.0 %  ▏
+    in wholly free segments (empty_cache returns them)  384.00 MiB  33.3 %  ██▋
+    the largest free block is 96.00 MiB
+
+    note: device 0: history starts at event 0: 192.00 MiB in 2 blocks were already
+          live
+    ");
+    let peak = |arguments: &str| {
+        let answer: serde_json::Value = serde_json::from_str(&bench.run(arguments).out).unwrap();
+        answer["devices"][0]["contributors"].as_array().unwrap().len()
+    };
+    assert_eq!(peak("read cut.pickle --salvage --format json"), 6, "as after event 11 of the whole");
+    let markdown = bench.run("read cut.pickle --salvage --format markdown").out;
+    assert!(markdown.contains("\n\nincomplete: only a part of the file"), "{markdown}");
+}
+
+#[test]
+fn the_ledger_of_a_part_is_marked_and_whoever_reads_it_says_so() {
+    let bench = cut_off();
+    bench.run("read cut.pickle --salvage --save part.json");
+    let ledger: serde_json::Value = serde_json::from_str(&bench.read("part.json")).unwrap();
+    let why = ledger["incomplete"].as_str().unwrap();
+    assert!(why.starts_with("only a part of the file could be read, up to byte 2_997"), "{why}");
+    assert_snapshot!(bench.answer("show part.json").lines().take(12).collect::<Vec<_>>().join("\n"), @"
+    peak 496.00 MiB in backward
+    at train.py:34:<module>
+    incomplete: only a part of the file could be read, up to byte 2_997: truncated
+                in the middle of an integer; 17 events before it are sound; device
+                0: the events after the 17 that are left are lost, so it held at
+                least this much; 384.00 MiB in 4 blocks that are there at the end
+                and that none of these handed out are not counted: they came later,
+                or were there before them
+    part.json: 7 states
+    note: peakledger read cut.pickle, device 0: block bytes, as
+          torch.cuda.memory_allocated counts them; categories are told by the user's
+          words on blocks (metadata), and by the frames of modules, autograd and
+    ");
+    let shown: serde_json::Value =
+        serde_json::from_str(&bench.answer("show part.json --format json")).unwrap();
+    assert_eq!(shown["incomplete"], why);
+    assert_snapshot!(bench.answer("diff part.json step.pickle --top 1"), @"
+    peak 960.00 MiB, 464.00 MiB more (496.00 MiB before)
+    incomplete: part.json: only a part of the file could be read, up to byte 2_997:
+                truncated in the middle of an integer; 17 events before it are
+                sound; device 0: the events after the 17 that are left are lost, so
+                it held at least this much; 384.00 MiB in 4 blocks that are there at
+                the end and that none of these handed out are not counted: they came
+                later, or were there before them
+    from part.json to step.pickle; at the end 768.00 MiB, +384.00 MiB (384.00 MiB
+    before)
+
+    who                   at the peak         now   at the end         now
+    train.py:35:<module>  +576.00 MiB  576.00 MiB  +384.00 MiB  384.00 MiB
+    and 2 more, -112.00 MiB
+    ");
+    let compared = bench.run("compare step.pickle part=part.json");
+    assert!(compared.err.starts_with("note: part.json is incomplete: only a part"), "{}", compared.err);
+    assert!(bench.answer("report part.json --format html").contains("incomplete"));
+    let plan = bench.run("plan gpt2 --save plan.json");
+    assert_eq!(plan.code, Some(0));
+    let reconciled = bench.answer("reconcile --plan plan.json --measured part.json");
+    assert!(reconciled.contains("\nincomplete: only a part of the file"), "{reconciled}");
+    // what was read whole has no such mark
+    bench.answer("read step.pickle --save whole.json");
+    assert!(
+        !bench.read("whole.json").contains("incomplete")
+            && !bench.answer("show whole.json").contains("incomplete")
+    );
+}

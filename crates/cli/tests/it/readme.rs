@@ -10,7 +10,7 @@ const READMES: [&str; 2] = ["README.md", "README.zh-CN.md"];
 #[test]
 fn every_command_prints_what_the_readmes_show() {
     for readme in READMES {
-        let commands = every_command_prints_what_is_shown(readme);
+        let commands = every_command_prints_what_is_shown(readme, folder().path());
         assert!(commands >= 8, "{readme}: only {commands} commands");
     }
 }

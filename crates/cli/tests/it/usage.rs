@@ -145,7 +145,7 @@ fn whatever_is_wrong_has_its_mend() {
         ),
         (
             "estimate a.pickle",
-            "`estimate`: not a command of `peakledger`\n  help: choose one of `check`, `show`, ",
+            "`estimate`: not a command of `peakledger`\n  help: `peakledger plan MODEL` says what a step holds; the commands are `check`, `show`, ",
         ),
         ("foo plan", "`foo`: not a command of `peakledger`\n  help: choose one of `check`, "),
         (
@@ -234,4 +234,42 @@ fn words_of_other_tools_are_told_in_ours() {
     );
     let said = Bench::with_sample().refusal("show ledger.json --bf16");
     assert!(said.contains("help: `peakledger show --help` lists what there is"), "{said}");
+}
+
+#[test]
+fn who_looks_for_another_command_is_told_it() {
+    let bench = Bench::new();
+    let said = |words: &str, says: &str| {
+        let said = bench.refusal(words);
+        assert!(said.contains(says), "{words}: {said}");
+    };
+    said("explain llama-3.1-8b", "help: `peakledger plan MODEL --explain NAME` says how a figure came about");
+    said("list cards", "help: write `peakledger list gpus`; its values are `models`, `gpus`, `families`");
+    said(
+        "plan gpt2 --nodes 8",
+        "help: write `--gpus N` (all of them; those of a node are `--gpus-per-node`)",
+    );
+    said(
+        "plan gpt2 --gpu 24GB,48GB",
+        "`24GB,48GB` are several cards\n  help: name one: a plan is of one kind of card",
+    );
+}
+
+#[test]
+fn what_is_given_to_the_wrong_verb_is_told_the_right_one() {
+    let log = "{'loss': 1.5}\n{'loss': 1.4}\n".repeat(5000)
+        + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
+    let bench = Bench::new().file("train.log", log).file("step.pickle", [0x80, 4, b'}', b'.']);
+    let said = bench.refusal("read train.log");
+    assert!(
+        said.contains("a text, neither a pickle nor JSON") && said.contains("add `--oom-message`"),
+        "{said}"
+    );
+    let said = bench.refusal("plan step.pickle");
+    assert!(said.contains("a Python pickle, not JSON") && said.contains("`peakledger read FILE`"), "{said}");
+    bench.answer("plan gpt2 --seq-len 64 -o plan.json");
+    let said = bench.refusal("read plan.json");
+    assert!(said.contains("plan.json: a report of `plan`, not a measurement"), "{said}");
+    let said = bench.refusal("plan plan.json");
+    assert!(said.contains("a report, not the config of a model"), "{said}");
 }

@@ -196,7 +196,7 @@ macro_rules! read_fields {
     };
 }
 
-read_fields!(Document: "an object with `states`", [schema_version, states], [note, timeline, candidates]);
+read_fields!(Document: "an object with `states`", [schema_version, states], [note, incomplete, timeline, candidates]);
 read_fields!(PhaseRecord: "a phase (an object)", [phase], [micro_batch, moments, peak_op]);
 read_fields!(StateRecord: "a state (an object)", [name, category, persistent],
     [detail, size_mb, size_bytes, start_phase, end_phase, device, residencies]);

@@ -39,6 +39,9 @@ pub struct Document<'a> {
     /// What made the file, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<Text<'a>>,
+    /// Why it is only a part of what there was, where it is: made of the sound part of a damaged file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<Text<'a>>,
     /// The phases in order. Left out: `load, forward, loss, backward, update, zero_grad`, one moment each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]

@@ -21,6 +21,8 @@ pub struct LedgerFile {
     pub form: Form,
     /// What made it, for people.
     pub note: Option<Box<str>>,
+    /// Why it is only a part of what there was, where it is.
+    pub incomplete: Option<Box<str>>,
     /// The ledger.
     pub ledger: Ledger,
     /// What runs at each phase's largest moment, in the order of the timeline, where the file says so.
@@ -41,7 +43,21 @@ pub enum Form {
 impl LedgerFile {
     /// A ledger that was made and not read: a note on what made it, and what runs at the peak of each phase.
     pub fn made(ledger: Ledger, note: impl Into<Box<str>>, peak_ops: Vec<Option<Box<str>>>) -> LedgerFile {
-        LedgerFile { form: Form::Document, note: Some(note.into()), ledger, peak_ops, candidates: Vec::new() }
+        LedgerFile {
+            form: Form::Document,
+            note: Some(note.into()),
+            incomplete: None,
+            ledger,
+            peak_ops,
+            candidates: Vec::new(),
+        }
+    }
+
+    /// The same, marked as only a part of what there was, where there is a reason.
+    #[must_use]
+    pub fn incomplete(mut self, why: Option<String>) -> LedgerFile {
+        self.incomplete = why.map(Into::into);
+        self
     }
 
     /// A ledger from the seed's form.
@@ -75,7 +91,8 @@ impl LedgerFile {
         };
         let candidates = reader.candidates(&document.candidates)?;
         let note = document.note.as_deref().map(Box::from);
-        Ok(LedgerFile { form: Form::Document, note, ledger, peak_ops, candidates })
+        let incomplete = document.incomplete.as_deref().map(Box::from);
+        Ok(LedgerFile { form: Form::Document, note, incomplete, ledger, peak_ops, candidates })
     }
 
     /// What runs at the ledger's peak, where the file says so.
@@ -115,7 +132,14 @@ impl SeedForm {
         let timeline = self.0.timeline;
         let peak_ops = vec![None; timeline.slots().len()];
         let ledger = Ledger::on(timeline, states).map_err(|error| placed(&Place::Root, error))?;
-        Ok(LedgerFile { form: Form::Array, note: None, ledger, peak_ops, candidates: Vec::new() })
+        Ok(LedgerFile {
+            form: Form::Array,
+            note: None,
+            incomplete: None,
+            ledger,
+            peak_ops,
+            candidates: Vec::new(),
+        })
     }
 }
 

@@ -12,6 +12,7 @@ impl<'a> Document<'a> {
         Document {
             schema_version: SCHEMA,
             note: None,
+            incomplete: None,
             timeline: own.then(|| phases(timeline)),
             states: ledger.states().iter().map(|state| record(timeline, state)).collect(),
             candidates: Candidates::default(),
@@ -22,6 +23,13 @@ impl<'a> Document<'a> {
     #[must_use]
     pub fn with_note(mut self, note: impl Into<Text<'a>>) -> Document<'a> {
         self.note = Some(note.into());
+        self
+    }
+
+    /// With the reason why it is only a part, if it is.
+    #[must_use]
+    pub fn with_incomplete(mut self, why: Option<impl Into<Text<'a>>>) -> Document<'a> {
+        self.incomplete = why.map(Into::into);
         self
     }
 

@@ -204,7 +204,7 @@ impl OomMessage {
             Cause::LargerThanTheCard => {
                 "no batch of that size fits: halve the largest tensor (micro-batch, sequence length, logits), or use a larger card"
             }
-            Cause::Limit => "raise the fraction, or lower the peak by what is missing",
+            Cause::Limit => "raise the fraction, or lower the peak by what is missing here, and more where the step goes higher later",
             Cause::FreeYetRefused => {
                 "look for a limit outside of PyTorch (a share of a card, a container, Windows), a process that took it just then, or a driver that holds it back"
             }
@@ -215,7 +215,7 @@ impl OomMessage {
                 "the message does not tell the driver's pool, other processes and the context apart: see `nvidia-smi`"
             }
             Cause::HeldByOthers => "end the other processes (`nvidia-smi` names them), or use a card of your own",
-            _ => "lower the peak by what is missing: a smaller micro-batch or sequence, --recompute full, offloading, a larger card; `peakledger plan` and `fit` say what each buys",
+            _ => "lower the peak by what is missing here, and more where the step goes higher later: a smaller micro-batch or sequence, --recompute full, offloading, a larger card; `peakledger plan` and `fit` say what each buys",
         }
         .to_owned()
     }

@@ -24,6 +24,7 @@ mod value;
 pub(crate) use error::{Fault, Wrong};
 pub(crate) use feed::Feed;
 pub(crate) use machine::Machine;
+pub(crate) use salvage::Salvaged;
 pub(crate) use value::{Arena, Table, Value};
 
 /// The most rows of one kind: what 28 bits of a handle can number.

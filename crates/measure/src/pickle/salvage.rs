@@ -2,10 +2,20 @@
 
 use super::machine::Machine;
 use super::value::Value;
+use crate::snapshot::TextId;
+
+/// What was kept.
+pub(crate) struct Salvaged {
+    /// The file's top.
+    pub(crate) top: Value,
+    /// The key of the top whose value was being read.
+    pub(crate) unfinished: Option<TextId>,
+}
 
 impl Machine<'_> {
     /// Ends every container that was begun, without what was not finished in it. The file's top, if anything is left.
-    pub(crate) fn salvage(&mut self) -> Option<Value> {
+    pub(crate) fn salvage(&mut self) -> Option<Salvaged> {
+        let unfinished = self.unfinished();
         self.frames.clear();
         while let Some(mark) = self.marks.last().copied() {
             let target = mark.checked_sub(1)?;
@@ -30,7 +40,22 @@ impl Machine<'_> {
             }
         }
         let top = self.stack.first().copied()?;
-        self.close(top).ok()
+        Some(Salvaged { top: self.close(top).ok()?, unfinished })
+    }
+
+    /// The key of the top's last value, where something of that value is not in it yet.
+    fn unfinished(&self) -> Option<TextId> {
+        let mut pairs = self.stack.get(*self.marks.first()?..)?;
+        let mut at = *self.marks.first()?;
+        loop {
+            let [Value::Text(key), _value, rest @ ..] = pairs else { return None };
+            at += 2;
+            let is_filled = self.marks.contains(&at) || !matches!(rest, [] | [Value::Text(_), ..]);
+            if is_filled {
+                return Some(*key);
+            }
+            pairs = rest;
+        }
     }
 
     /// Puts a list that was ended into the list that it alone is in: the traces of one device are written so.

@@ -14,8 +14,8 @@ const RECORD: &str = "no trace was recorded: only the final state is known \
      (`torch.cuda.memory._record_memory_history()` before the step records one)";
 
 impl Tables {
-    /// The snapshot that the top of the file is.
-    pub(super) fn assemble(self, top: Value, arena: &Arena) -> Result<Snapshot, Wrong> {
+    /// The snapshot that the top of the file is, and why it is only a part of one.
+    pub(super) fn assemble(self, top: Value, lost: Option<String>, arena: &Arena) -> Result<Snapshot, Wrong> {
         let mut snapshot = Snapshot {
             shape: Shape::Snapshot,
             keys: Vec::new(),
@@ -31,7 +31,8 @@ impl Tables {
             annotations: self.annotations,
             settings: Settings::default(),
             notes: self.notes,
-            whole: true,
+            lost,
+            cut_device: None,
         };
         match top {
             Value::Rows { table: Table::Segment, start, len, .. } => {
@@ -79,7 +80,7 @@ impl Snapshot {
         }
         match traces {
             Some(traces) => self.read_traces(traces, arena)?,
-            None => self.notes.say(RECORD),
+            None => self.say_no_trace(),
         }
         if let Some(Value::Dict(settings, _)) = value(Key::AllocatorSettings) {
             self.read_settings(arena.dict(settings), arena);
@@ -114,9 +115,19 @@ impl Snapshot {
     fn read_traces(&mut self, traces: Value, arena: &Arena) -> Result<(), Wrong> {
         self.traces = trace_ranges(Some(traces), arena)?;
         if self.traces.iter().all(Range::is_empty) {
-            self.notes.say(RECORD);
+            self.say_no_trace();
         }
         Ok(())
+    }
+
+    /// What there is where there are no events.
+    fn say_no_trace(&mut self) {
+        match self.lost {
+            None => self.notes.say(RECORD),
+            Some(_) => {
+                self.notes.say("no events are left: only the final state is known, as far as it was read");
+            }
+        }
     }
 
     fn read_settings(&mut self, pairs: &[(TextId, Value)], arena: &Arena) {

@@ -80,8 +80,10 @@ pub struct Snapshot {
     pub settings: Settings,
     /// What is to be said of the file.
     pub notes: Notes,
-    /// Whether all of the file was read; not where a damaged one was salvaged.
-    pub whole: bool,
+    /// Why only a part of a damaged file was read, and up to where; nothing of a whole one.
+    pub lost: Option<String>,
+    /// The device whose last events are lost with the rest of such a file.
+    pub cut_device: Option<u32>,
 }
 
 impl Snapshot {

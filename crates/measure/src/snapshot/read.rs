@@ -1,13 +1,14 @@
 //! The way from a file to a [`Snapshot`].
 
+use super::key::Key;
 use super::{Snapshot, Tables};
-use crate::pickle::{Fault, Feed, Machine};
+use crate::pickle::{Fault, Feed, Machine, Salvaged};
 use peakledger_input::{Binary, Problem, grouped};
 
 /// How a snapshot is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep the sound part of a damaged file; [`Snapshot::whole`] then says that it is a part.
+    /// Keep the sound part of a damaged file; [`Snapshot::lost`] then says why it is a part.
     pub salvage: bool,
 }
 
@@ -24,22 +25,29 @@ pub fn read(file: &mut Binary, options: Options, progress: Progress<'_>) -> Resu
     let ended = machine.run();
     let failed = machine.reading_error().map(|error| (error.kind(), error.to_string()));
     let ended = match ended {
-        Ok(ended) => Ok((ended.top, ended.after, None)),
+        Ok(ended) => Ok((ended.top, ended.after, None, None)),
         Err(fault) if fault.salvage && options.salvage && failed.is_none() => match machine.salvage() {
-            Some(top) => Ok((top, 0, Some(fault))),
+            Some(Salvaged { top, unfinished }) => Ok((top, 0, Some(fault), unfinished)),
             None => Err(fault),
         },
         Err(fault) => Err(fault),
     };
     let Machine { tables, arena, .. } = machine;
-    let (top, after, lost) = match ended {
+    let (top, after, fault, unfinished) = match ended {
         Ok(ended) => ended,
         Err(fault) => {
             let reading = failed.map(|(kind, _)| file.explain(&kind.into()));
             return Err(Fault { reading, ..*fault }.problem(&name));
         }
     };
-    let mut snapshot = tables.assemble(top, &arena).map_err(|wrong| {
+    let lost = fault.map(|fault| {
+        format!(
+            "only a part of the file could be read, up to byte {}: {}",
+            grouped(fault.offset),
+            fault.cause
+        )
+    });
+    let mut snapshot = tables.assemble(top, lost, &arena).map_err(|wrong| {
         let (cause, mend) = (wrong.cause.clone(), wrong.mend);
         Problem::in_file(&name, cause).mend(mend)
     })?;
@@ -47,14 +55,11 @@ pub fn read(file: &mut Binary, options: Options, progress: Progress<'_>) -> Resu
         let bytes = grouped(after);
         snapshot.notes.say(format!("{bytes} bytes after the end were ignored"));
     }
-    match lost {
-        Some(fault) => {
-            snapshot.whole = false;
-            let at = grouped(fault.offset);
-            let cause = fault.cause;
-            snapshot.notes.say(format!("only a part of the file could be read, up to byte {at}: {cause}"));
-        }
-        None => file.check_unchanged()?,
+    if snapshot.lost.is_none() {
+        file.check_unchanged()?;
+    }
+    if unfinished.and_then(Key::of) == Some(Key::DeviceTraces) {
+        snapshot.cut_device = u32::try_from(snapshot.traces.len()).ok().and_then(|all| all.checked_sub(1));
     }
     Ok(snapshot)
 }

@@ -97,6 +97,11 @@ impl Trace {
 }
 
 impl Trace {
+    /// Why it is only a part, where the file was cut off.
+    pub fn incomplete(&self) -> Option<String> {
+        self.cut.as_ref().map(|problem| format!("only a part of the file could be read: {}", problem.cause))
+    }
+
     /// The device with the largest peak, a card where there is one, and the step in which it has it: by their places in
     /// `devices` and `steps`.
     pub fn largest(&self) -> (usize, usize) {

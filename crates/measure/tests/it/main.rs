@@ -5,6 +5,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_lossless)] // own small numbers
 #![recursion_limit = "256"] // a row of the truth is one long `json!`
 
+mod cut;
 mod made;
 mod model;
 mod naive;

@@ -124,7 +124,7 @@ fn what_it_means_is_said_in_plain_words() {
     Too much: 14.10 GiB were asked for, and all that is free (1.00 GiB) and all that PyTorch held unused (0 B) are 13.10 GiB ± 10.24 MiB too little.
     12.30 GiB ± 15.36 MiB of the card are outside of this process: other processes, the driver.
     716.80 MiB ± 10.24 MiB of this process are outside of PyTorch's allocator: the CUDA context, libraries, NCCL.
-    help: lower the peak by what is missing: a smaller micro-batch or sequence, --recompute full, offloading, a larger card; `peakledger plan` and `fit` say what each buys
+    help: lower the peak by what is missing here, and more where the step goes higher later: a smaller micro-batch or sequence, --recompute full, offloading, a larger card; `peakledger plan` and `fit` say what each buys
     "#);
     insta::assert_snapshot!(tell(&card("20.00 MiB", "1.00 GiB", "0 bytes", "")), @r#"
     The device had 1.00 GiB free and still refused 20.00 MiB: what it calls free was not to be had.

@@ -144,6 +144,10 @@ pub fn card(name: &str) -> Result<Card, Problem> {
     if let Some(mend) = several_cards(name) {
         return Err(Problem::in_option("--gpu", format!("{} are several cards", quoted(name))).mend(mend));
     }
+    if name.contains(',') {
+        let problem = Problem::in_option("--gpu", format!("{} are several cards", quoted(name)));
+        return Err(problem.mend("name one: a plan is of one kind of card, so ask once for each"));
+    }
     if let Some(total) = amount(name)? {
         let (name, source) = (name.trim().to_owned(), "as given".to_owned());
         let (full_name, capability, context, speeds) = (None, None, None, None);
@@ -266,6 +270,8 @@ mod tests {
         assert_eq!(mend("8xh100-80gb"), "write `--gpu h100-80gb --gpus 8`");
         assert_eq!(mend("2 x RTX4090"), "write `--gpu RTX4090 --gpus 2`");
         assert_eq!(mend("4x80GiB"), "write `--gpu 80GiB --gpus 4`");
+        let said = card("24GB,48GB").unwrap_err().to_string();
+        assert!(said.contains("`24GB,48GB` are several cards\n  help: name one"), "{said}");
         let said = mend("8xH100");
         assert!(said.starts_with("write `--gpu NAME --gpus 8`; name one: `h100-80gb` ("), "{said}");
         assert_eq!(several_cards("2x2xh100"), None);

@@ -77,7 +77,8 @@ pub struct When {
 }
 
 impl Plan {
-    /// Explains a contributor, a category, or the states of a name or pattern (`*` and `?`): a name may be cut short.
+    /// Explains a contributor, a category, or the states of a name or pattern (`*` and `?`). A name may be cut short at its end,
+    /// and where nothing begins so, it may be any part of one: a module without what it is in, or an op.
     ///
     /// # Errors
     /// Says that nothing has the name, and which one is near.
@@ -95,7 +96,7 @@ impl Plan {
         let study = Study::new(&outcome.folded.run, facts.unwrap_or_default(), at.step.step);
         let at_peak = self.standing_groups(at.step.step, Some(at.phase.moment));
         let in_step = self.standing_groups(at.step.step, None);
-        let wanted = |groups: &[(GroupKey, Contributor)]| -> Vec<GroupKey> {
+        let wanted = |asked: &Pattern, groups: &[(GroupKey, Contributor)]| -> Vec<GroupKey> {
             // a name that is said whole means that alone
             let is = |c: &Contributor| asked.is(&c.name) || asked.is(c.category.as_str());
             let fits = |c: &Contributor| asked.fits(&c.name) || asked.fits(c.category.as_str());
@@ -106,7 +107,7 @@ impl Plan {
         let places = Places::of(&outcome.folded.run);
         let is_of = |keys: &[GroupKey], stored: &Stored| keys.contains(&places.group_key(stored).0);
         // what forms the peak first, then what is named so at another time, then states by their own names
-        let explanation = match (wanted(&at_peak), wanted(&in_step)) {
+        let found = |asked: &Pattern| match (wanted(asked, &at_peak), wanted(asked, &in_step)) {
             (keys, _) if !keys.is_empty() => {
                 study.of(Some(at.phase.moment), |stored, _| is_of(&keys, stored))
             }
@@ -114,6 +115,10 @@ impl Plan {
             _ => study.of(None, |stored, name| {
                 asked.fits(name) || stored.detail.is_some_and(|detail| asked.fits(detail.as_str()))
             }),
+        };
+        let explanation = match (found(&asked), asked.anywhere()) {
+            (explanation, Some(part)) if explanation.parts.is_empty() => found(&part),
+            (explanation, _) => explanation,
         };
         if explanation.parts.is_empty() {
             let names: Vec<&str> = in_step.iter().map(|(_, c)| c.name.as_str()).collect();

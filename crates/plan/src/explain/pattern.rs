@@ -1,4 +1,4 @@
-//! Names as they are asked for: whole, cut short, or a pattern of `*` and `?`.
+//! Names as they are asked for: whole, cut short, a pattern of `*` and `?`, or a part of the name.
 
 /// What was asked for, in lower case.
 pub(super) struct Pattern {
@@ -8,6 +8,12 @@ pub(super) struct Pattern {
 impl Pattern {
     pub(super) fn of(text: &str) -> Pattern {
         Pattern { text: text.trim().to_lowercase() }
+    }
+
+    /// The same anywhere in a name, unless it says itself what stands around it.
+    pub(super) fn anywhere(&self) -> Option<Pattern> {
+        let is_whole = self.text.is_empty() || self.text.contains(['*', '?']);
+        (!is_whole).then(|| Pattern { text: format!("*{}*", self.text) })
     }
 
     /// Whether a name is this.

@@ -77,6 +77,16 @@ fn names_are_found_by_beginning_and_pattern() {
         assert_eq!((one.parts.len(), one.parts[0].count), (1, 1), "{asked}");
         assert_eq!(one.parts[0].name, "model.layers.3.mlp.down_proj.weight.exp_avg_sq");
     }
+    // what begins no name is any part of one
+    for (asked, found) in [
+        ("mlp", "mlp"),
+        ("embed_tokens", "model.embed_tokens.weight"),
+        ("_foreach_sqrt", "_foreach_sqrt"),
+        ("act_fn", "model.layers.*.mlp.act_fn: silu"),
+    ] {
+        let parts = plan.explain(asked, None).unwrap().parts;
+        assert!(parts.iter().any(|part| part.name.contains(found)), "{asked}: {parts:#?}");
+    }
     let said = |asked: &str| plan.explain(asked, None).unwrap_err().to_string();
     assert!(said("parametres").contains("did you mean `parameters`?"), "{}", said("parametres"));
     assert!(said("").contains("name a contributor") && said("zzz").contains("name a contributor"));

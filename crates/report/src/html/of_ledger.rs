@@ -13,6 +13,7 @@ impl ShowReport<'_> {
         let ledger = &self.file.ledger;
         let ops = self.file.peak_ops.iter().map(Option::as_deref);
         let mut facts = Vec::new();
+        facts.extend(self.file.incomplete.as_deref().map(|why| ("incomplete".to_owned(), why.to_owned())));
         facts.extend(self.file.note.as_deref().map(|note| ("note".to_owned(), note.to_owned())));
         if ledger.cpu_peak() > Bytes::ZERO {
             facts.push(("host".to_owned(), format!("beside it, up to {} on the cpu", ledger.cpu_peak())));

@@ -137,7 +137,7 @@ impl PlanReport<'_> {
     /// `rank 0, stage 0 of 4 (and 15 like it): needs most of 64 ranks`.
     pub(crate) fn rank_line(&self) -> Option<String> {
         let ranks = self.ranks?;
-        let (class, _) = ranks.each.get(ranks.shown)?;
+        let (class, shown) = ranks.each.get(ranks.shown)?;
         let rank = self.plan.options.parallel.rank;
         let world = self.plan.mesh.world;
         let whose = format!("rank {rank}{}", self.stage(class));
@@ -150,12 +150,19 @@ impl PlanReport<'_> {
         };
         if ranks.shown == ranks.worst {
             // by what is reserved, which need not be where most is allocated
-            let peak_of = |at: usize| ranks.each.get(at).map(|(_, figures)| figures.phase.peak);
             let highest = ranks.each.iter().max_by_key(|(class, it)| (it.phase.peak, Reverse(class.first())));
-            let higher = highest.filter(|(_, figures)| Some(figures.phase.peak) > peak_of(ranks.shown));
+            let higher = highest.filter(|(_, figures)| figures.phase.peak > shown.phase.peak);
             let higher = higher.map(|(class, figures)| {
                 let (rank, stage, peak) = (class.first(), self.stage(class), figures.phase.peak);
-                format!(" by what it needs of the card; rank {rank}{stage} peaks higher, at {peak}")
+                let reserved = |of: &RankFigures| of.reservation.as_ref().map(|it| it.reserved());
+                match (reserved(shown), reserved(figures)) {
+                    // its blocks fit worse into what others have left
+                    (Some(most), Some(less)) if most > less => format!(
+                        ", for the allocator reserves most there, {most}; rank {rank}{stage} peaks higher, at {peak}, and \
+                         reserves {less}"
+                    ),
+                    _ => format!(" by what it needs of the card; rank {rank}{stage} peaks higher, at {peak}"),
+                }
             });
             return Some(format!("{whose}{like}: the worst of {world} ranks{}", higher.unwrap_or_default()));
         }

@@ -19,6 +19,7 @@ pub(super) struct ReadJson<'a> {
     settings: SettingsJson<'a>,
     keys: &'a [String],
     whole: bool,
+    incomplete: Option<String>,
     notes: Vec<String>,
 }
 
@@ -152,7 +153,8 @@ impl<'a> ReadJson<'a> {
                 roundup_power2_divisions: settings.rounding.divisions,
             },
             keys: &snapshot.keys,
-            whole: snapshot.whole,
+            whole: snapshot.lost.is_none(),
+            incomplete: report.measurement.incomplete(snapshot),
             notes: report.measurement.notes(snapshot),
         }
     }

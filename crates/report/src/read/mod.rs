@@ -3,7 +3,7 @@
 mod json;
 mod rows;
 
-use crate::figures::{and_more, count, percent};
+use crate::figures::{INCOMPLETE, and_more, count, percent};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, plot, write_json};
@@ -42,6 +42,10 @@ impl<'a> ReadReport<'a> {
         UserLines::of(self.snapshot)
     }
 
+    fn incomplete(&self) -> Option<String> {
+        self.measurement.incomplete(self.snapshot)
+    }
+
     fn heading(&self) -> String {
         match self.measurement.largest() {
             None => "no device".to_owned(),
@@ -68,6 +72,9 @@ impl<'a> ReadReport<'a> {
 impl Report for ReadReport<'_> {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         prose(out, look, look.bold(), &self.heading())?;
+        if let Some(why) = self.incomplete() {
+            entry(out, look, look.verdict(false), INCOMPLETE, &look.name(&why))?;
+        }
         let devices = count(self.measurement.devices.len(), "device", "devices");
         let events: u64 = self.measurement.devices.iter().map(|device| u64::from(device.events())).sum();
         let events = count(usize::try_from(events).unwrap_or(usize::MAX), "event", "events");
@@ -145,6 +152,9 @@ impl Report for ReadReport<'_> {
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
         writeln!(out, "**{}**\n", markdown::escaped(&self.heading()))?;
+        if let Some(why) = self.incomplete() {
+            writeln!(out, "{INCOMPLETE}{}\n", markdown::escaped(&why))?;
+        }
         let columns = [
             Text("device"),
             Figures("events"),

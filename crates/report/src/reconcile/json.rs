@@ -16,6 +16,7 @@ pub(super) struct ReconcileJson<'a> {
     remainder: Vec<Part>,
     rules: &'a [Rule],
     notes: Vec<String>,
+    incomplete: Option<&'a str>,
     agrees: Option<bool>,
 }
 
@@ -71,6 +72,7 @@ impl<'a> ReconcileJson<'a> {
             remainder: report.bridge(),
             rules: &report.rules,
             notes: report.notes(),
+            incomplete: report.measured.incomplete,
             agrees: report.tolerance.map(|_| report.agrees()),
         }
     }

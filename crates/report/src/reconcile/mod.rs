@@ -20,6 +20,8 @@ pub struct Side<'a> {
     pub ledger: &'a Ledger,
     /// The note of the file.
     pub note: Option<&'a str>,
+    /// Why it is only a part, where it is.
+    pub incomplete: Option<&'a str>,
 }
 
 /// What is known of a measurement beyond its ledger.

@@ -4,7 +4,7 @@ use super::ReconcileReport;
 use super::bridge::Part;
 use super::json::ReconcileJson;
 use super::pairs::{Row, by_category};
-use crate::figures::plus;
+use crate::figures::{INCOMPLETE, plus};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, write_json};
@@ -18,6 +18,9 @@ impl Report for ReconcileReport<'_> {
         let names = [self.plan, self.measured].map(|side| look.name(side.name));
         let names = format!("{} against {}{}", names[0], names[1], self.which());
         prose(out, look, look.faint(), &names)?;
+        if let Some(why) = self.measured.incomplete {
+            entry(out, look, look.verdict(false), INCOMPLETE, &look.text(why))?;
+        }
         writeln!(out)?;
         let mut table = Table::new(vec![
             Column::left("phase").cut(),

@@ -10,6 +10,7 @@ pub(super) struct TraceJson<'a> {
     events: usize,
     devices: Vec<DeviceJson<'a>>,
     notes: Vec<String>,
+    incomplete: Option<String>,
     salvaged: bool,
 }
 
@@ -92,6 +93,7 @@ impl<'a> TraceJson<'a> {
             events: report.trace.events,
             devices: report.trace.devices.iter().map(|device| device_json(report, device)).collect(),
             notes: report.notes().collect(),
+            incomplete: report.trace.incomplete(),
             salvaged: report.trace.cut.is_some(),
         }
     }

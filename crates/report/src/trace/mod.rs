@@ -2,7 +2,7 @@
 
 mod json;
 
-use crate::figures::{and_more, count, percent};
+use crate::figures::{INCOMPLETE, and_more, count, percent};
 use crate::markdown::Column::{Figures, Text};
 use crate::table::{Cell, Column, Table, entry, prose};
 use crate::{Look, Report, csv_table, markdown, plot, write_json};
@@ -131,8 +131,7 @@ impl<'a> TraceReport<'a> {
 
     /// What a reader must know beside the figures.
     fn notes(&self) -> impl Iterator<Item = String> + '_ {
-        let cut = self.trace.cut.iter().map(|problem| format!("only a part: {}", problem.cause));
-        cut.chain(self.trace.notes.iter().cloned())
+        self.trace.notes.iter().cloned()
     }
 
     /// The devices that get a section: the machine's memory has one only where no card is.
@@ -160,6 +159,9 @@ fn id(span: &Span) -> String {
 
 impl Report for TraceReport<'_> {
     fn table(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        if let Some(why) = self.trace.incomplete() {
+            entry(out, look, look.verdict(false), INCOMPLETE, &look.name(&why))?;
+        }
         for (number, device) in self.shown().enumerate() {
             if number > 0 {
                 writeln!(out)?;
@@ -201,6 +203,9 @@ impl Report for TraceReport<'_> {
     }
 
     fn markdown(&self, out: &mut dyn io::Write, look: &Look) -> io::Result<()> {
+        if let Some(why) = self.trace.incomplete() {
+            writeln!(out, "{INCOMPLETE}{}\n", markdown::escaped(&why))?;
+        }
         for device in self.shown() {
             writeln!(out, "**{}**\n", markdown::escaped(&self.heading(device)))?;
             for line in self.lines(device) {

@@ -17,7 +17,7 @@ fn a_kind_is_said_or_told_by_the_keys() {
 fn what_is_none_of_them() {
     insta::assert_snapshot!(becomes(&[("x.yaml", "a: 1\n")], "gpt2"), @r"
     x.yaml: its keys are of no training config that is known
-      help: known are Megatron, torchtitan, LLaMA-Factory, Axolotl, accelerate, DeepSpeed, TrainingArguments; `--from-kind` says which it is: `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`
+      help: known are peft, Megatron, torchtitan, LLaMA-Factory, Axolotl, accelerate, DeepSpeed, TrainingArguments; `--from-kind` says which it is: `deepspeed`, `training-arguments`, `accelerate`, `axolotl`, `llama-factory`, `torchtitan`, `megatron`, `peft`
     ");
     insta::assert_snapshot!(becomes(&[("config.json", r#"{"model_type": "llama", "hidden_size": 1}"#)], "gpt2"), @r"
     config.json: a model's config, not that of a training run

@@ -29,7 +29,7 @@ fn torchtitan() {
                 data_parallel_shard_degree = 1\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 2\n\
                 pipeline_parallel_schedule = \"ZBVZeroBubble\"\n[activation_checkpoint]\nmode = \"none\"\n[quantize]\na = 1\n";
     insta::assert_snapshot!(becomes(&[("own.toml", text)], ""), @"
-    own.toml:10:30 (/parallelism/pipeline_parallel_schedule): the schedule `ZBVZeroBubble` is not planned; no model is named
+    own.toml:2:8 (/model/name): `own` is no model that is known here, and has no flavor; the schedule `ZBVZeroBubble` is not planned
       help: name the model: `peakledger plan MODEL --from FILE`; say it: add `--schedule` to the command line
     ");
     insta::assert_snapshot!(becomes(&[("own.toml", text)], "gpt2 --schedule zb-h1"), @"
@@ -258,4 +258,24 @@ fn gradients_are_reduced_in_fp32() {
     let said = becomes(&[("half.toml", text)], "--gpus 4");
     assert!(said.contains("--precision bf16\n") && said.contains("--reduce-dtype fp32\n"), "{said}");
     assert!(!becomes(&[("half.toml", text)], "--gpus 4 --fsdp none").contains("--reduce-dtype"));
+}
+
+#[test]
+fn a_flavor_that_is_not_known_is_named() {
+    let of = |model: &str, words: &str| {
+        becomes(&[("own.toml", &format!("[model]\n{model}\n[training]\nsteps = 1\n"))], words)
+    };
+    insta::assert_snapshot!(of("name = \"deepseek_v3\"\nflavor = \"16B\"", "--gpus 8"), @"
+    own.toml:3:10 (/model/flavor): the flavor `16B` of `deepseek_v3` is none that is known here
+      help: name the model: `peakledger plan MODEL --from FILE`
+    ");
+    insta::assert_snapshot!(of("name = \"llama4\"\nflavor = \"17bx16e\"", "--gpus 8"), @"
+    own.toml:3:10 (/model/flavor): the flavor `17bx16e` of `llama4` is none that is known here
+      help: name the model: `peakledger plan MODEL --from FILE`
+    ");
+    let whole = of("name = \"deepseek_v3\"\nflavor = \"671B\"", "--gpus 8");
+    assert!(whole.starts_with("peakledger plan deepseek-v3\n"), "{whole}");
+    // the command line names it
+    let named = of("name = \"deepseek_v3\"\nflavor = \"16B\"", "deepseek-llm-7b --gpus 8");
+    assert!(named.starts_with("peakledger plan deepseek-llm-7b\n"), "{named}");
 }

@@ -39,16 +39,24 @@ impl Reader<'_> {
     }
 
     pub(crate) fn refuse_what_is_not_planned(&self) -> Result<(), Problem> {
-        if self.fields.get("quantization_config").is_some_and(|v| !v.is_null()) {
-            let method = self.fields.get("quantization_config").and_then(|v| v.get("quant_method"));
-            let method = method.and_then(Value::as_str).map(|method| format!(" ({})", quoted(method)));
-            let method = method.unwrap_or_default();
-            let cause = format!("the weights are quantized{method}, which is not planned yet");
-            return Err(self.at(
-                "quantization_config",
-                &cause,
-                "remove it to plan the model as it was; --quantize nf4 packs it",
-            ));
+        if let Some(config) = self.fields.get("quantization_config").filter(|value| !value.is_null()) {
+            let method = config.get("quant_method").and_then(Value::as_str);
+            let (cause, mend) = match packed_by_bitsandbytes(config) {
+                Some(option) => (
+                    "the weights are packed by bitsandbytes, which an option says and not the config".to_owned(),
+                    format!("remove `quantization_config` and plan with `--quantize {option}`, which packs them so"),
+                ),
+                None => (
+                    format!(
+                        "the weights are quantized{}, which is not planned",
+                        method.map(|method| format!(" ({})", quoted(method))).unwrap_or_default()
+                    ),
+                    "remove `quantization_config` to plan the model as it was; `--quantize` says what is planned: nf4, \
+                     nf4-double and int8 of bitsandbytes"
+                        .to_owned(),
+                ),
+            };
+            return Err(self.at("quantization_config", &cause, &mend));
         }
         if self.flag("is_encoder_decoder")? == Some(true) {
             let cause = "encoder-decoder models are not planned";
@@ -83,6 +91,19 @@ impl Reader<'_> {
         let others = classes.filter_map(Value::as_str).filter(|class| !is_own(class));
         list.extend(others.take(8).map(|class| format!("{} of `architectures`", printable(&quoted(class)))));
         list
+    }
+}
+
+/// The value of `--quantize` that packs weights as this does, where bitsandbytes has them (`BitsAndBytesConfig`). Its fp4
+/// takes what nf4 does.
+fn packed_by_bitsandbytes(config: &Value) -> Option<&'static str> {
+    let is = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
+    if is("load_in_4bit") {
+        Some(if is("bnb_4bit_use_double_quant") { "nf4-double" } else { "nf4" })
+    } else if is("load_in_8bit") {
+        Some("int8")
+    } else {
+        None
     }
 }
 
