@@ -75,8 +75,8 @@ fn check_tokens(
         "a rollout of whole steps of {trained} sequences and whole groups of {group} has more than 2^32 tokens"
     );
     match request.group_size {
-        None if is_too_many(group.into()) => {
-            refused(longer, too_many(group.into()), "shorten one of them, or say a smaller --group-size")
+        None if is_too_many(group) => {
+            refused(longer, too_many(group), "shorten one of them, or say a smaller --group-size")
         }
         Some(_) => refused("--group-size", cause, "use a smaller one"),
         None => {
