@@ -3,7 +3,8 @@
 //! torch writes the segments before the events, so what is left has the state at the end and only the first events. A block
 //! of that state that none of them handed out was there before them, or came after them. It was surely there before only
 //! where the recording has the stack of whatever it saw handed out and has none of this block, and no event touched its
-//! addresses; only such blocks are counted, so that every figure is the least that there was.
+//! addresses; only such blocks are counted, so that what is handed out is the least that there was. Segments count whole where
+//! events come to them: when each was mapped is lost, so that what is reserved may be more than there was then.
 
 use crate::snapshot::{Action, Block, Segment, Snapshot, StackId};
 use std::ops::Range;

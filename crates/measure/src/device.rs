@@ -138,7 +138,7 @@ impl DeviceMeasurement {
             return None;
         }
         let least = format!(
-            "device {device}: the events after the {} that are left are lost, so it held at least this much",
+            "device {device}: the events after the {} that are left are lost, so at least this much was handed out; reserved bytes are of the segments at the end that these come to",
             self.events()
         );
         let bytes = peakledger_core::Bytes::new(agreement.left_out_requested);

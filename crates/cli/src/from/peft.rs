@@ -79,7 +79,7 @@ fn adapters(reading: &mut Reading<'_>) -> Result<(), Problem> {
         reading.unplanned("--lora", "target_modules", &cause);
         return Ok(());
     }
-    let targets = reading.words("target_modules")?;
+    let targets = reading.words("target_modules")?.filter(|targets| !targets.is_empty());
     if targets.is_none() {
         reading.ask("--lora", "peft_type", "which modules have adapters is left to the model's family");
         return Ok(());

@@ -453,6 +453,11 @@ fn batch(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let by_degree =
         by_degree.then(|| u64::try_from(degree(reading, "pipeline_parallel_degree")).ok()).flatten();
     let count = reading.number(count_key)?.or(by_degree);
+    let is_by_count = reading.said("--pp").is_some() && !reading.has(micro_key);
+    if let Some(count) = count.filter(|count| is_by_count && *count > 0 && size % count != 0) {
+        let cause = format!("{count} micro-batches do not divide the local batch of {size}");
+        return Err(reading.problem(key, cause).mend("use a multiple"));
+    }
     let by_count = count.and_then(|count| size.checked_div(count));
     let micro = reading.number(micro_key)?.or(by_count).unwrap_or(1).max(1);
     if reading.said("--pp").is_some() {

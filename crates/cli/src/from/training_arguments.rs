@@ -351,7 +351,7 @@ pub(super) fn dtype<'k>(
 fn peft(reading: &mut Reading<'_>) -> Result<(), Problem> {
     let rank = reading.number("lora_r")?.unwrap_or(16);
     let dropout = reading.amount("lora_dropout")?.unwrap_or(0.05);
-    let targets = reading.words("lora_target_modules")?;
+    let targets = reading.words("lora_target_modules")?.filter(|targets| !targets.is_empty());
     let save = reading.words("lora_modules_to_save")?.unwrap_or_default();
     let (four, eight) = (reading.is("load_in_4bit")?, reading.is("load_in_8bit")?);
     let nested = reading.is("use_bnb_nested_quant")?;
@@ -418,6 +418,17 @@ impl Adapters<'_> {
                 "which modules have adapters is said by the regular expression {}, which is not read: \
                  `--lora r=16,targets=q_proj+v_proj` names them",
                 quoted(pattern)
+            );
+            reading.unplanned("--lora", key, &cause);
+            return;
+        }
+        let is_of_a_layer = |target: &&String| {
+            target.split('.').any(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit()))
+        };
+        if let Some(target) = self.targets.unwrap_or_default().iter().find(is_of_a_layer) {
+            let cause = format!(
+                "adapters in some layers alone ({}) are not planned: `--lora r=16,targets=q_proj+v_proj` has them in all",
+                quoted(target)
             );
             reading.unplanned("--lora", key, &cause);
             return;

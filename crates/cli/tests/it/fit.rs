@@ -264,6 +264,7 @@ fn the_fields_of_json() {
           "pareto": false,
           "same_training": true,
           "seq_len_limited_by": "model",
+          "seq_len_step": 1,
           "worst_rank": 0
         },
     "#);

@@ -164,8 +164,9 @@ fn a_damaged_file_is_answered_from_its_sound_part() {
     peak 496.00 MiB allocated on device 0, after event 11 of 17
     incomplete: only a part of the file could be read, up to byte 2_997: truncated
                 in the middle of an integer; 17 events before it are sound; device
-                0: the events after the 17 that are left are lost, so it held at
-                least this much; 384.00 MiB in 4 blocks that are there at the end
+                0: the events after the 17 that are left are lost, so at least this
+                much was handed out; reserved bytes are of the segments at the end
+                that these come to; 384.00 MiB in 4 blocks that are there at the end
                 and that none of these handed out are not counted: they came later,
                 or were there before them
     cut.pickle: 1 device, 17 events
@@ -215,14 +216,14 @@ fn the_ledger_of_a_part_is_marked_and_whoever_reads_it_says_so() {
     at train.py:34:<module>
     incomplete: only a part of the file could be read, up to byte 2_997: truncated
                 in the middle of an integer; 17 events before it are sound; device
-                0: the events after the 17 that are left are lost, so it held at
-                least this much; 384.00 MiB in 4 blocks that are there at the end
+                0: the events after the 17 that are left are lost, so at least this
+                much was handed out; reserved bytes are of the segments at the end
+                that these come to; 384.00 MiB in 4 blocks that are there at the end
                 and that none of these handed out are not counted: they came later,
                 or were there before them
     part.json: 7 states
     note: peakledger read cut.pickle, device 0: block bytes, as
           torch.cuda.memory_allocated counts them; categories are told by the user's
-          words on blocks (metadata), and by the frames of modules, autograd and
     ");
     let shown: serde_json::Value =
         serde_json::from_str(&bench.answer("show part.json --format json")).unwrap();
@@ -232,9 +233,10 @@ fn the_ledger_of_a_part_is_marked_and_whoever_reads_it_says_so() {
     incomplete: part.json: only a part of the file could be read, up to byte 2_997:
                 truncated in the middle of an integer; 17 events before it are
                 sound; device 0: the events after the 17 that are left are lost, so
-                it held at least this much; 384.00 MiB in 4 blocks that are there at
-                the end and that none of these handed out are not counted: they came
-                later, or were there before them
+                at least this much was handed out; reserved bytes are of the
+                segments at the end that these come to; 384.00 MiB in 4 blocks that
+                are there at the end and that none of these handed out are not
+                counted: they came later, or were there before them
     from part.json to step.pickle; at the end 768.00 MiB, +384.00 MiB (384.00 MiB
     before)
 

@@ -180,6 +180,9 @@ struct Boundaries<'a> {
 
 impl Boundaries<'_> {
     fn largest(&self, axis: Axis) -> Largest {
+        if axis.most < axis.unit {
+            return Largest { amount: None, limit: axis.most_is, step: axis.unit };
+        }
         let in_units = Axis { given: axis.given / axis.unit, most: axis.most / axis.unit, ..axis };
         let found = self.boundary(in_units);
         let limit = match found.next {

@@ -56,14 +56,14 @@ pub(crate) fn runs(parallel: &Parallel, part: u32, micro_batch: u32, micro_batch
     parallel.schedule != Schedule::DualPipe || part == u32::from(micro_batch >= micro_batches / 2)
 }
 
-/// How many micro-batches have everything in their schedule that more of them have: the warm-up, all that waits, and after
-/// that once more the same. Nothing where it depends on how many there are.
-pub(crate) fn enough(parallel: &Parallel) -> Option<u32> {
+/// How many micro-batches have everything in their schedule that `all` have: the warm-up, all that waits, and after that once
+/// more the same. Nothing where it depends on how many there are, as torch's groups do that have more than one of each stage.
+pub(crate) fn enough(parallel: &Parallel, all: u32) -> Option<u32> {
     let stages = parallel.pp;
     match parallel.schedule {
         Schedule::OneFOneB | Schedule::ZbH1 => Some(stages + 3),
         Schedule::ZbH2 => Some(2 * stages + 3),
-        Schedule::Interleaved => Some(4 * stages),
+        Schedule::Interleaved => all.is_multiple_of(stages).then_some(4 * stages),
         Schedule::Gpipe | Schedule::DualPipe => None,
     }
 }
@@ -101,8 +101,8 @@ pub(crate) fn one_f_one_b(stages: u32, stage: u32, micro_batches: u32) -> Vec<Ac
     actions
 }
 
-/// Into how many groups interleaved stages part the micro-batches of a step: of as many as there are stages, or a few more
-/// (`ScheduleInterleaved1F1B`, `torch/distributed/pipelining/schedules.py`); Megatron takes no others than the first.
+/// Into how many groups interleaved stages part the micro-batches of a step: of as many as there are stages or a few more, or
+/// one of all where they are fewer (`ScheduleInterleaved1F1B`, `torch/distributed/pipelining/schedules.py`); Megatron takes no others than the first.
 pub(crate) fn rounds(stages: u32, micro_batches: u32) -> u32 {
     micro_batches.checked_div(stages).unwrap_or(1).max(1)
 }

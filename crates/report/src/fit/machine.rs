@@ -97,11 +97,14 @@ struct RowJson<'a> {
     micro_batch_limited_by: &'static str,
     largest_seq_len: Option<u64>,
     seq_len_limited_by: &'static str,
+    /// In steps of so many tokens lengths were looked at: ranks share a sequence evenly.
+    seq_len_step: u64,
     /// How much longer a step takes than as given, by the card's peak rates; null where they are not known.
     added_theoretical_seconds: Option<f64>,
     /// Whether no other row takes no more memory and no more time.
     pareto: bool,
-    /// What the rule says of an offload; null where nothing more goes to the host.
+    /// What the rule says of an offload beside the same step without it; null where there is no such row, or nothing more goes to the
+    /// host.
     offload: Option<Judgement>,
 }
 
@@ -127,6 +130,7 @@ impl<'a> FitJson<'a> {
             micro_batch_limited_by: line.fit.micro_batch.limit.as_str(),
             largest_seq_len: line.fit.length.amount,
             seq_len_limited_by: line.fit.length.limit.as_str(),
+            seq_len_step: line.fit.length.step,
             added_theoretical_seconds: line.added.map(signed_seconds),
             pareto: line.is_on_front,
             offload: line.offload.map(|offload| offload.judgement),

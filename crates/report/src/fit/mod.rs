@@ -165,8 +165,8 @@ impl FitReport<'_> {
 
     /// The same step that offloads what the step as given does: what else a change makes of it is not the offload's.
     fn without_offload(&self, fit: &Fit) -> Option<&Fit> {
-        let (offload, offload_layers) = (self.fit.options.offload, self.fit.options.offload_layers);
-        let without = Options { offload, offload_layers, ..fit.options.clone() };
+        let Options { offload, offload_layers, offload_prefetch, .. } = self.fit.options;
+        let without = Options { offload, offload_layers, offload_prefetch, ..fit.options.clone() };
         std::iter::once(self.fit).chain(self.rows.iter().map(|row| &row.fit)).find(|it| it.options == without)
     }
 

@@ -63,14 +63,12 @@ pub(super) struct Conditional {
 /// The options that a condition decides: those that stand within one, unless the same stands outside of all.
 pub(super) fn conditionals(text: &str) -> Vec<Conditional> {
     let said = options(text);
-    let mut names: Vec<&str> = Vec::new();
+    let mut by_name: BTreeMap<&str, Vec<&Said>> = BTreeMap::new();
+    said.iter().for_each(|it| by_name.entry(&it.name).or_default().push(it));
+    let mut by_name: Vec<(&str, Vec<&Said>)> = by_name.into_iter().collect();
+    by_name.sort_by_key(|(_, places)| places.first().map(|first| first.line));
     let mut found = Vec::new();
-    for Said { name, .. } in &said {
-        if names.contains(&name.as_str()) {
-            continue;
-        }
-        names.push(name);
-        let places: Vec<&Said> = said.iter().filter(|other| other.name == *name).collect();
+    for (name, places) in by_name {
         let Some((last, before)) = places.split_last() else { continue };
         let Some(line) = places.iter().rev().find_map(|place| place.condition) else { continue };
         let other = before.iter().rev().find(|place| place.values != last.values);
@@ -80,7 +78,7 @@ pub(super) fn conditionals(text: &str) -> Vec<Conditional> {
             continue;
         }
         let other = other.map(|place| place.values.join(" "));
-        found.push(Conditional { name: name.clone(), line, other });
+        found.push(Conditional { name: name.to_owned(), line, other });
     }
     found
 }

@@ -59,15 +59,8 @@ impl Options {
             1 => format!("over {shards} ranks"),
             _ => format!("over {shards} ranks, {replicas} replicas of them"),
         };
-        let reshard = match self.parallel.sharding {
-            Sharding::ShardGradOp => "whole from forward to backward (reshard_after_forward=False)",
-            _ if mesh.pp > 1 => {
-                "resharded after forward, and not after backward (torch.distributed.pipelining)"
-            }
-            _ => "resharded after forward",
-        };
-        let (groups, reshard) = match mesh.ep {
-            1 => self.wrapped(is_tied, reshard),
+        let (groups, whole) = match mesh.ep {
+            1 => (self.groups(is_tied), self.kept_whole()),
             ep => {
                 let having = match mesh.shards_of_experts(&self.parallel) {
                     1 => "a group by themselves".to_owned(),
@@ -77,20 +70,45 @@ impl Options {
                     "the experts of a layer {having}, the rest of it, the embedding, and the last norm with the head \
                      (transformers' own `apply_fully_sharded_data_parallelism`)"
                 );
-                (experts, "resharded after forward but for the last".to_owned())
+                (experts, " but for the last")
+            }
+        };
+        let reshard = match self.parallel.sharding {
+            Sharding::ShardGradOp => {
+                "whole from forward to backward (reshard_after_forward=False)".to_owned()
+            }
+            _ if mesh.pp > 1 => {
+                format!(
+                    "resharded after forward{whole}, and not after backward (torch.distributed.pipelining)"
+                )
+            }
+            _ => format!("resharded after forward{whole}"),
+        };
+        let packed = match self.quantize {
+            None => "",
+            Some(_) => {
+                "; packed weights are sharded, as with a bnb_4bit_quant_storage of bfloat16: accelerate leaves those of uint8, the \
+                 default, whole on each rank"
             }
         };
         format!(
             "FSDP2 {over}, {groups}, loaded as shards, {reshard}; one group ahead in forward and in backward, one reduction \
-             behind; gradients reduced in {reduced}{}",
+             behind; gradients reduced in {reduced}{}{packed}",
             self.accumulates()
         )
     }
 
-    /// The groups that are made of a model, and what becomes of them between forward and backward.
-    fn wrapped(&self, is_tied: bool, reshard: &str) -> (String, String) {
+    /// The groups that are made of a model.
+    fn groups(&self, is_tied: bool) -> String {
         let wrap = self.parallel.data.wrap.unwrap_or_default();
         let outside = match wrap {
+            // beside adapters it does not find the last norm
+            FsdpWrap::Accelerate if self.lora.is_some() && is_tied => {
+                "one for the embedding, which is the head, and one for the rest"
+            }
+            FsdpWrap::Accelerate if self.lora.is_some() => {
+                "one for the embedding, one for the head, and one for the rest"
+            }
             FsdpWrap::Accelerate if is_tied => "one for the last norm and the embedding, which is the head",
             FsdpWrap::Accelerate => "one for the embedding, and one for the last norm with the head",
             FsdpWrap::Verl if !is_tied => "one for the embedding, and one for the rest",
@@ -102,16 +120,16 @@ impl Options {
             FsdpWrap::Verl => "as verl wraps it",
             FsdpWrap::Layers => "as `fully_shard` of each layer and then of the model has it",
         };
-        let but_for = match wrap {
-            _ if self.parallel.sharding == Sharding::ShardGradOp || wrap.reshards_root() => "",
+        format!("a group for each decoder layer, {outside} ({who}; --fsdp-wrap)")
+    }
+
+    /// Which of them is not resharded after forward.
+    fn kept_whole(&self) -> &'static str {
+        match self.parallel.data.wrap.unwrap_or_default() {
+            wrap if wrap.reshards_root() => "",
             FsdpWrap::Accelerate => " but for the last",
             _ => " but for the rest",
-        };
-        let reshard = match reshard.split_once(',') {
-            Some((forward, then)) => format!("{forward}{but_for},{then}"),
-            None => format!("{reshard}{but_for}"),
-        };
-        (format!("a group for each decoder layer, {outside} ({who}; --fsdp-wrap)"), reshard)
+        }
     }
 
     /// How what tensor parallel leaves a rank is shared out, and by whom.

@@ -9,7 +9,7 @@ use crate::parallel::{Mesh, Parallel, Sharding, Stack};
 use crate::plan::checked;
 use crate::step::trained_numbers;
 use peakledger_input::Problem;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// What decides which class a rank is in: ranks whose values are the same hold the same bytes at the same moments.
@@ -152,8 +152,21 @@ impl Places {
         let tp = uneven::tensor_places(architecture, options, mesh, stage)?;
         let dp = match sharding {
             Sharding::Zero1 | Sharding::Zero2 if mesh.dp > 1 => {
-                let alike = parts_of(architecture, options, mesh, stage)?.alike().into_iter();
-                Some(alike.map(|places| Run { like: places.start, places }).collect())
+                // cut wherever the parts of any of the tensor parallel places are
+                let mut starts: BTreeSet<u32> = BTreeSet::new();
+                for run in tp.as_deref().unwrap_or(&all(mesh.tp)) {
+                    let place = (stage, run.places.start);
+                    let alike = parts_of(architecture, options, mesh, place)?.alike().into_iter();
+                    starts.extend(alike.map(|places| places.start));
+                }
+                let ends = starts.iter().copied().skip(1).chain([mesh.dp]);
+                Some(
+                    starts
+                        .iter()
+                        .zip(ends)
+                        .map(|(like, end)| Run { like: *like, places: *like..end })
+                        .collect(),
+                )
             }
             _ if sharding.is_fsdp() && mesh.dp > 1 => {
                 uneven::data_places(architecture, options, mesh, (stage, tp.as_deref()))?
@@ -164,15 +177,15 @@ impl Places {
     }
 }
 
-/// The parts that data parallel ranks of a stage have.
+/// The parts that data parallel ranks of a stage have, at a place of the tensor parallel group.
 pub(super) fn parts_of(
     architecture: &Architecture,
     options: &Options,
     mesh: &Mesh,
-    stage: u32,
+    (stage, tp): (u32, u32),
 ) -> Result<Parts, Problem> {
     checked(architecture, options)?;
-    let rank = mesh.rank_at(stage, 0, 0);
+    let rank = mesh.rank_at(stage, 0, 0) + tp;
     let parallel = Parallel { rank, ..options.parallel.clone() };
     let sizes = trained_numbers(architecture, &Options { parallel, ..options.clone() })?;
     Ok(Parts::of(sizes, mesh.dp))

@@ -24,7 +24,7 @@ pub(crate) fn classes_that_may_need_most(
     } else if all.iter().any(|class| class.class.dp.is_some()) {
         let mesh = options.mesh()?;
         let of_stage = |stage| {
-            let parts = parts_of(architecture, options, &mesh, stage)?;
+            let parts = parts_of(architecture, options, &mesh, (stage, 0))?;
             Ok(parts_that_may_need_most(options, &parts))
         };
         let most: Vec<Option<Vec<u32>>> = (0..mesh.pp).map(of_stage).collect::<Result<_, Problem>>()?;

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::options::*;
-use crate::parallel::{CpComm, DataParallel, Parallel, RotateMethod, Schedule, Sharding, Stack, megatron};
+use crate::parallel::{
+    CpComm, DataParallel, FsdpWrap, Parallel, RotateMethod, Schedule, Sharding, Stack, megatron,
+};
 use crate::torch::Dtype;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -61,6 +63,13 @@ fn variants() -> Vec<(&'static str, Options)> {
                 [&bf16, &full(&mixed), &several(&mixed)].map(|options| ("cp", with(&parallel, options))),
             );
         }
+    }
+    for wrap in [FsdpWrap::Accelerate113, FsdpWrap::Verl, FsdpWrap::Layers] {
+        let data = DataParallel { wrap: Some(wrap), ..DataParallel::default() };
+        let parallel = Parallel { data, ..sharded(Sharding::FullShard, 4) };
+        all.extend(
+            [&bf16, &full(&mixed), &several(&mixed)].map(|options| ("fsdp", with(&parallel, options))),
+        );
     }
     let reduced = DataParallel { reduce_dtype: Some(Dtype::F32), ..DataParallel::default() };
     let reduced = Parallel { data: reduced, ..sharded(Sharding::FullShard, 4) };
