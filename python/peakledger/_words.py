@@ -109,8 +109,7 @@ class StepOptions(TypedDict, total=False):
     from_: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     """Training configs to take the options from, later ones over earlier ones; options given here win."""
     from_kind: Literal[
-        "deepspeed", "training-arguments", "accelerate", "axolotl", "llama-factory", "torchtitan", "megatron",
-        "peft"
+        "deepspeed", "training-arguments", "accelerate", "axolotl", "llama-factory", "torchtitan", "megatron", "peft"
     ]
     """Whose config it is, where its keys do not tell."""
 
